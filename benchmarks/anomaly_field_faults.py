@@ -52,7 +52,7 @@ def words_swapped(text: str, random: Random) -> Faulty | None:
 
 
 def wrong_word(words: list[str]) -> Fault:
-    """A lower-case word is replaced with a word drawn from running text, so that rarity does not reveal it."""
+    """A lower-case word is replaced with a word drawn from running text, so that rarity is no clue."""
 
     def fault(text: str, random: Random) -> Faulty | None:
         found = list(re.finditer(r"\b[a-z]+\b", text))

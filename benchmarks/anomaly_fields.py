@@ -181,9 +181,10 @@ def compared(
     pairs: Sequence[Pair],
     judges: Judges | None = None,
 ) -> list[Row]:
-    """Compare the model with its baselines on pairs. Records are ranked by their mean and by their largest bits.
+    """Compare the model with its baselines on pairs.
 
-    `pairs_won` is the share of pairs whose faulty copy has more bits than its original. Ties count as lost.
+    Records are ranked by the mean and by the largest of their bits. `pairs_won` is the share of pairs whose
+    faulty copy has more bits than its original. Ties count as lost.
     """
     both = [one.normal for one in pairs] + [one.faulty for one in pairs]
     bits = {

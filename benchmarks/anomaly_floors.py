@@ -94,7 +94,7 @@ def _length(train: Sequence[Session]) -> Floor:
 
 
 def _ngrams(train: Sequence[Session], order: int) -> dict[str, Floor]:
-    """Surprisal by the n-gram of `seqmlm.evaluation` with smoothing tuned on training; it includes the end."""
+    """Surprisal by the n-gram of `seqmlm.evaluation` with tuned smoothing; the session end counts too."""
     number = {event: i + 2 for i, event in enumerate(sorted({e for s in train for e in s}))}
 
     def spelled(session: Session) -> list[tuple[int, ...]]:

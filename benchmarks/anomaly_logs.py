@@ -109,7 +109,7 @@ def sessions(
 def fused_rows(
     task: SessionTask | RawTask, arm: str, fused: Fused, found: dict[str, Doubles], sizes: Any
 ) -> list[Row]:
-    """Rows of a detector at every false-positive rate, and at the smallest rate that its calibration guarantees."""
+    """Rows of a detector at every false-positive rate, and at the smallest rate that is guaranteed."""
     scores, p_value = fused.scores(found, sizes), fused.judge(found, sizes).p_value
     whole = ranking(task.labels, scores)
     rates = sorted({*RATES, fused.calibration.smallest_rate}, reverse=True)

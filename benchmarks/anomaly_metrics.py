@@ -40,8 +40,9 @@ def alarmed(labels: Bools, alarms: Bools, prevalence: float | None = None) -> di
 
 
 def threshold_on(calibration: Doubles, rate: float) -> float:
-    """The score that at most a share `rate` of calibration rows exceed. Ties do not exceed. Labels are not used.
+    """The score that at most a share `rate` of calibration rows exceed.
 
+    Ties do not exceed it. Labels are not used.
     With n rows and rate < 1 / (n + 1) it is the largest score.
     """
     values = np.sort(calibration)[::-1]

@@ -58,7 +58,7 @@ def trained(
     Args:
         out: folder of the workspace of the benchmark.
         name: name of the run; seed and minutes are added.
-        flags: settings as nested mappings, without `data.paths`; `train.max_steps` changes the number of steps.
+        flags: settings as nested mappings, without `data.paths`; `train.max_steps` sets the steps.
     """
     os.environ["SEQMLM_HOME"] = str(out / "workspace")
     run = f"{name}-{minutes:g}min-seed{seed}"

@@ -55,7 +55,7 @@ def patient_rows(
 def planted_patients(
     data: Path, out: Path, seed: int, minutes: float
 ) -> tuple[LoadedModel, list[Record], list[Record], list[tuple[int, WrongCode]]]:
-    """A model, its training patients, other patients, and (number, history with a wrong code) of the others."""
+    """A model, its training patients, others, and (number, history with a wrong code) of the others."""
     folders = patients(data, out)
     model = trained(out, "ehr", "ehr", [folders[0]], {}, seed, minutes)
     train, held = (list(model.domain.read([str(folder)], Problems("skip"))) for folder in folders)
@@ -79,7 +79,7 @@ class Company:
             self._together.update((a, b) for a in own for b in own if a != b)
 
     def bits(self, code: str, others: Sequence[str]) -> float:
-        """-log2 of the mean probability of the code given each of the others; if there are none, of its share."""
+        """-log2 of the mean probability of the code given each other code; without others, of its share."""
         known = [other for other in others if other != code]
         if not known:
             return float(-np.log2((self._having[code] + 0.5) / (self._histories + 1)))

@@ -65,7 +65,7 @@ class Line:
 
     @property
     def kind(self) -> str:
-        """The template of the line for rules: the text without the words that have a digit."""
+        """The template of the line for rules: the text with # for each word that has a digit."""
         return re.sub(r"[\w./:-]*\d[\w./:-]*", "#", self.text)
 
 
@@ -306,7 +306,10 @@ def rules(train: Sequence[list[Line]]) -> dict[str, Callable[[Sequence[list[Line
 
 
 def of_rules(train: Sequence[list[Line]], sets: dict[str, list[list[Line]]]) -> Iterator[Row]:
-    """The shares of alarms of each rule. The latest tenth of training sets the threshold, the rest fits the rule."""
+    """The shares of alarms of each rule.
+
+    The latest tenth of the training data sets the threshold, the rest fits the rule.
+    """
     held = max(1, len(train) // 10)
     for name, rule in rules(train[:-held]).items():
         calibration = rule(train[-held:])
@@ -353,7 +356,7 @@ def of_windows(log: Log, seed: int) -> Case:
 
 
 def of_sessions(data: Path) -> Case:
-    """HDFS by block, in order of time: normal blocks of the first three fifths train, the later blocks are judged."""
+    """HDFS by block in order of time: normal blocks of the first three fifths train, the rest is judged."""
     folder, found = data / "logs/hdfs_2pct_raw", dict[str, list[Line]]()
     for line in opened(folder / "events.tsv.gz")[1:]:
         name, day, time, level, part, text = line.split("\t", 5)

@@ -15,7 +15,8 @@ calibration rows is counted as about the number of calibration records.
 
 A share with "in" is within the interval in which every calibration row counts as independent. A share with
 "(in)" is only within the wider interval that counts records. A rate with "refused" is below the smallest rate
-that the calibration guarantees, and the product refuses it too. The interval next to "all rows" is a bootstrap over records.
+that the calibration guarantees, and the product refuses it too. The interval next to "all rows" is a
+bootstrap over records.
 
     python benchmarks/calibration.py --data ../shared/data                # 2 minutes a model, 3 seeds
     python benchmarks/calibration.py --data ../shared/data --quick        # 1 minute, one seed, fewer records
@@ -213,7 +214,7 @@ class Bench:
         )
 
     def scored(self, name: str, items: Items, level: str, mode: str, stored: Stored, half: bool) -> Row:
-        """The p-values and rows of the product for some records."""
+        """Score some records with the product, and return the figures."""
         number = self.affordable(items, level, mode, 0.5 if half else 1.0)
         label = f"{level}-{mode}-{name}".replace(" ", "_").replace("'", "")
         path = self.kind.write(items[:number], self.out / f"scored-{label}")
@@ -400,7 +401,7 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
 
 
 def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> Row:
-    """Alarms at .05 by tenths of the log after training, for each choice of calibration records; cached as JSON."""
+    """Alarms at .05 by tenths of the later log, for each choice of calibration records; cached as JSON."""
     kept = out / f"in-time-{name}-{minutes:g}min-seed{seed}.json"
     if kept.exists():
         return dict(json.loads(kept.read_text()))

@@ -8,8 +8,8 @@ changes of single bases in coding sequences of the last fifth:
               The genes have no gap there and are 90 % identical. Selection left the observed changes.
 
 The predictions are the model (`masked`, both strands), the codon and its residue (`codon`), and their sum
-(`both`). Two more are the triplet of bases, and only the kind of consequence. Values are areas under the curve, with
-intervals by gene.
+(`both`). Two more are the triplet of bases, and only the kind of consequence. Values are areas under the
+curve, with intervals by gene.
 
     python benchmarks/coding_variants.py --data ../shared/data [--json FILE] [--quick]
 

@@ -61,14 +61,14 @@ Rows = list[dict[str, Any]]
 
 
 def embed(**asked: Any) -> dict[str, Any]:
-    """The figures of `seqmlm embed`."""
+    """Run `seqmlm embed` and return its figures."""
     config = EmbedConfig(**asked)
     summary = run("embed", Embed, config, stdout=None, progress=NoProgress(), as_json=True)
     return dict(summary.figures)
 
 
 def encoder(work: Path) -> str | None:
-    """MiniLM in a folder that may be written."""
+    """MiniLM in a writable folder."""
     found = minilm()
     if found is not None and not (work / "minilm").exists():
         shutil.copytree(found, work / "minilm")
@@ -111,7 +111,7 @@ def stsb(data: Path, work: Path, options: argparse.Namespace) -> Rows:
 
 
 def difference(model: str, texts: Sequence[str]) -> float:
-    """Between our vectors, packed, and those of plain transformers, one at a time."""
+    """The difference between our vectors (packed rows) and those of plain transformers (one at a time)."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -130,7 +130,7 @@ def records_of(texts: Sequence[Any]) -> Iterator[Record]:
 
 
 def layers(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """By layer, raw, without what training sentences have in common, and without what those at hand have."""
+    """Rows by layer: raw, normalized with training sentences, and centred with the test sentences."""
     found, model = Rows(), encoder(work)
     path, test = stsb_file(data, work, "en")
     _, train = stsb_file(data, work, "en", "train")
@@ -170,7 +170,7 @@ def homographs(data: Path, work: Path, part: str) -> tuple[str, list[dict[str, s
 
 
 def senses(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """The nearest centroid by MiniLM (and a model of one's own), the words around, the most frequent one."""
+    """Rows by the nearest centroid (MiniLM, --text-model), by the words around, and by the most frequent sense."""
     train, seen = homographs(data, work, "train")
     test, asked = homographs(data, work, "eval")
     words = [row["sentence"][int(row["start"]) : int(row["end"])].lower() for row in asked]
@@ -195,7 +195,7 @@ def senses(data: Path, work: Path, options: argparse.Namespace) -> Rows:
 
 
 def around(seen: Sequence[dict[str, str]], asked: Sequence[dict[str, str]], words: Sequence[str]) -> Any:
-    """Whether a logistic regression on the words around is right, one for each word."""
+    """Whether logistic regression on the words around is right; each word has its own regression."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -217,7 +217,7 @@ def around(seen: Sequence[dict[str, str]], asked: Sequence[dict[str, str]], word
 
 
 def near(rows: Sequence[dict[str, str]], words: int = 5) -> list[str]:
-    """The words on both sides, those next to it once more by their place."""
+    """The words on both sides; the two next words also with their place."""
     found = []
     for row in rows:
         left = row["sentence"][: int(row["start"])].lower().split()[-words:]
@@ -232,7 +232,10 @@ def interval(values: Any) -> dict[str, float]:
 
 
 def die(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """150 of each kind at most (`of` says of how many); the silhouette of cosines, and a page with a map."""
+    """The silhouette of cosines, and a page with a map.
+
+    Each kind has at most 150 sentences. `of` is the number that there are.
+    """
     from sklearn.metrics import silhouette_samples
 
     model, counts, rows = encoder(work), Counter[str](), list[list[str]]()
@@ -278,10 +281,10 @@ def uses(text: str) -> Iterator[tuple[str, int, str]]:
 
 
 class Labelled:
-    """Records of a field with labels, and which of them are held out together.
+    """Records of a field with labels, and the groups that are held out together.
 
     Args:
-        letters: n-grams of letters are the bag, else words.
+        letters: the bag has n-grams of letters, not words.
         split: (N,) True at test items; None for five folds by group.
     """
 
@@ -328,7 +331,7 @@ def promoter(data: Path, work: Path, quick: bool) -> Labelled:
 
 
 def packages(data: Path, work: Path, quick: bool) -> Labelled:
-    """Functions of the standard library, by package; those of one module are held out together."""
+    """Functions of the standard library, by package; functions of one module are held out together."""
     library, raws, labels, groups = Path(sysconfig.get_path("stdlib")), list[str](), list[str](), list[str]()
     names = ("email", "asyncio", "json", "http", "xml", "unittest", "logging", "importlib", "multiprocessing")
     for name in names:
@@ -356,8 +359,11 @@ def sessions(data: Path, work: Path, quick: bool) -> Labelled:
 
 
 def patients(data: Path, work: Path, quick: bool) -> Labelled:
-    """Histories up to two thirds of their days: does the condition come that comes later to most nearly half
-    of those who do not have it? Every other patient pretrains instead."""
+    """Patients' histories up to two thirds of their days, with the label: does a condition occur later?
+
+    The condition is the one that occurs later for most nearly half of the patients who do not have it. Every
+    other patient is used only for pretraining.
+    """
     halves, found = divided(data / "ehr/synthea_ibm", work), list[tuple[Any, set[str], set[str]]]()
     for record in plugins.domain("ehr").read([halves[1]], Problems()):
         events = record.raw.events
@@ -395,7 +401,7 @@ def divided(folder: Path, work: Path) -> list[Path]:
 
 
 def field(make: Callable[[Path, Path, bool], Labelled]) -> Callable[..., Rows]:
-    """kNN and logistic regression on vectors, logistic regression on a bag of units."""
+    """Rows for kNN and logistic regression on vectors, and for logistic regression on a bag of units."""
 
     def measure(data: Path, work: Path, options: argparse.Namespace) -> Rows:
         own = make(data, work, options.quick)
@@ -449,7 +455,10 @@ def compared(own: Labelled, model: str) -> Rows:
 
 
 def conservation(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """Residues of 150 chains teach and of 75 test: nine grades, by vectors and by a window of residues."""
+    """Rows for nine grades of conservation, by vectors and by a window of residues.
+
+    Residues of 150 chains train, and residues of 75 chains test.
+    """
     from sklearn.feature_extraction import DictVectorizer
     from sklearn.linear_model import SGDClassifier
     from sklearn.pipeline import make_pipeline
@@ -520,7 +529,7 @@ def antibodies(data: Path, work: Path, options: argparse.Namespace) -> Rows:
 
 
 def germlines() -> list[dict[str, str]]:
-    """V genes that the package anarci lists, read as a literal: nothing of it is run."""
+    """V genes that the package anarci lists. They are read as a literal: none of its code is run."""
     found = importlib.util.find_spec("anarci")
     if found is None or found.origin is None:
         return []
@@ -536,7 +545,7 @@ def germlines() -> list[dict[str, str]]:
 
 
 def antiberty(work: Path) -> str | None:
-    """AntiBERTy as a folder of transformers, its pickle read as tensors alone."""
+    """AntiBERTy as a folder of transformers; its pickle is read only as tensors."""
     import torch
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
@@ -563,7 +572,7 @@ def antiberty(work: Path) -> str | None:
 
 
 def speed(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """CPU seconds of the two commands on the same proteins; peak memory of log windows as they come."""
+    """CPU seconds of the two commands on the same proteins; peak memory for log windows in their order."""
     from seqmlm.scoring.score import Score, ScoreConfig
 
     named = list(fasta(data / "protein/flip_secondary_structure/sequences.fasta.gz"))[:1500]
@@ -591,7 +600,7 @@ runpy.run_module("seqmlm", run_name="__main__")
 
 
 def memory(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """Windows of 16 lines of ten systems' logs, again and again, each time cut elsewhere, as an array."""
+    """Embed windows of 16 lines from the logs of ten systems, repeated with other boundaries, as an array."""
     logs = sorted((data / "logs").glob("loghub_2k/*.log.gz")) + sorted((data / "logs/raw_streams").iterdir())
     lines = [line for path in logs for line in opened(path).splitlines()]
     site = Path(written(work / "site.log", "\n".join(lines) + "\n"))
@@ -608,7 +617,7 @@ def memory(data: Path, work: Path, options: argparse.Namespace) -> Rows:
 
 
 def kills(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """A command that is killed (-9) at random moments and resumed, beside one that is not."""
+    """Compare a command that is killed (-9) at random times and resumed with a command that is not killed."""
     model, random = pretrained(work.parent, hdfs(data, work, False), 0, 1.0), np.random.default_rng(0)
     lines = Path(work / "hdfs.train.jsonl").read_text().splitlines()
     path = written(work / "kills.jsonl", "\n".join(line for line in lines for _ in range(6)) + "\n")

@@ -40,7 +40,7 @@ GENERATED = ("docs/reference/commands/",)
 """Pages that are written from docstrings, which are counted where they are written."""
 
 CODE = "◊"
-"""What replaces code, URLs and the placeholders of f-strings: one word that no rule looks at."""
+"""The replacement for code, URLs and placeholders of f-strings: one word that no rule looks at."""
 
 PHRASES: dict[str, str] = {
     "stands": r"\b(?:stands?|stood|standing)\b(?! (?:for|out|still|in for|by itself)\b|-)(?<!-standing)",

@@ -15,7 +15,7 @@ _TAGGED = re.compile(r"(\S+)_[^\s_]+")
 
 
 def write_sentences(data: Path, out: Path) -> Path:
-    """Write all sentences of books, speeches, encyclopaedia and MASC once; returns the file."""
+    """Write all distinct sentences of books, speeches, encyclopaedia and MASC; return the file."""
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         unfinished = out.with_suffix(".part")

@@ -51,7 +51,7 @@ from seqmlm.training.pretrain import pretrain
 
 FOLDS, HALVES, DAY = 5, 2, 86_400
 GONE = {"11", "13", "14", "19", "20", "21"}
-"""Dispositions of who died or went to a hospice."""
+"""Dispositions of patients who died or went to a hospice."""
 NO_COLUMNS = ("encounter_id", "patient_nbr", "readmitted", "label", "time")
 NAMES = ("false", "true")
 PAIRS = (
@@ -95,7 +95,7 @@ def table(path: Path, rows: Rows) -> str:
 
 
 def taught(out: Path, name: str, model: str, files: Sequence[str], tests: Sequence[str], labels: str) -> Any:
-    """Probabilities of the test encounters by key, from a model that some files teach."""
+    """Probabilities of the test encounters by key, from a model that is fine-tuned on some files."""
     config = FinetuneConfig(
         model=model,
         name=name,
@@ -115,7 +115,7 @@ def taught(out: Path, name: str, model: str, files: Sequence[str], tests: Sequen
 
 
 def logits(out: Path, work: Path, name: str, parts: Mapping[str, Rows], minutes: float) -> dict[Key, float]:
-    """Of each encounter that has a label, by models that were not taught with its patient."""
+    """The logit of each labelled encounter, by models that were not fine-tuned on its patient."""
     labels = [",".join((*key(row), row["label"])) for own in parts.values() for row in judged(own)]
     told = written(work / "labels.csv", "subject_id,prediction_time,boolean_value\n" + "\n".join(labels))
     halves: list[Rows] = [[] for _ in range(HALVES)]
@@ -216,7 +216,7 @@ def ranked(scores: Sequence[float]) -> NDArray[np.float64]:
 
 
 def compared(folds: Sequence[Mapping[str, Any]], draws: int) -> list[dict[str, Any]]:
-    """AUROC of all, and differences; each fold is ranked by itself before they are put together."""
+    """The AUROC of each method, and the differences; folds are ranked separately and then combined."""
     truth = np.concatenate([one["truth"] for one in folds])
     groups = np.concatenate([one["patients"] for one in folds])
     said = {who: np.concatenate([ranked(one["scores"][who]) for one in folds]) for who in folds[0]["scores"]}

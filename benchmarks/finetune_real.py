@@ -61,12 +61,12 @@ STEPS = 300
 
 @dataclass(frozen=True)
 class Task:
-    """A set of labels.
+    """A labelled data set.
 
     Args:
-        domain: of the sequences.
-        config: further fields of `FinetuneConfig`.
-        corpus: files that a model of the field is pretrained on; none takes MiniLM.
+        domain: the domain of the sequences.
+        config: other fields of `FinetuneConfig`.
+        corpus: files to pretrain a model of the field on; if there are none, MiniLM is used.
     """
 
     domain: str
@@ -181,14 +181,14 @@ def gb1(data: Path, work: Path, quick: bool) -> Task:
 
 
 def chains(data: Path, work: Path, apart: Collection[str]) -> list[Path]:
-    """Chains of known structure, for pretraining, without those that test."""
+    """Chains of known structure for pretraining, without the test chains."""
     named = fasta(data / "protein/flip_secondary_structure/sequences.fasta.gz")
     text = "".join(f">{header}\n{body}\n" for header, body in named if body not in apart)
     return [Path(written(work / "chains.fasta", text))]
 
 
 def deeploc(data: Path, work: Path, quick: bool) -> Task:
-    """The validation set trains, for the training set is not among the data."""
+    """DeepLoc; the validation set trains, because the data do not have the training set."""
     files = []
     for part in ("our_val", "test"):
         named = list(fasta(data / f"protein/deeploc/deeploc_{part}_set.fasta.gz"))
@@ -199,7 +199,7 @@ def deeploc(data: Path, work: Path, quick: bool) -> Task:
 
 
 def yeast(data: Path, work: Path, quick: bool) -> Task:
-    """A quarter of the proteins is apart: pairs within it test, pairs across are left out."""
+    """Yeast; pairs within one quarter of the proteins test, and pairs across the division are left out."""
     folder = data / "protein/ppi_yeast"
     named = [line.split("\t") for line in opened(folder / "protein.dictionary.tsv.gz").split("\n") if line]
     apart = {name for name, _ in named if zlib.crc32(name.encode()) % 4 == 0}
@@ -240,7 +240,8 @@ def reviews(data: Path, work: Path, quick: bool) -> Task:
 def promoters(data: Path, work: Path, quick: bool) -> Task:
     """Pairs of a promoter and a negative of the same GC content; pretrained on the genome, without labels.
 
-    Counts of runs of four bases stand beside them, so that boosting on these, and with the model, is a rival.
+    The data also have counts of runs of four bases. Boosting on these counts, alone and with the model, is a
+    baseline.
     """
     folder = data / "dna/promoters_cnnprom"
     yes, no = ([b for _, b in fasta(folder / f"Ecoli_{one}prom.fa.gz")] for one in ("", "non_"))
@@ -315,7 +316,7 @@ ARMS: dict[str, Make] = {
 CURVE: dict[str, Make] = {"reviews": reviews, "ss": structure, "promoters": promoters}
 MINUTES, SHOTS = (0.0, 10.0, 60.0), (20, 200, 2000, None)
 DRAWS = {"sst2_few": 20, "cosqa": 5}
-"""Arms of which so many draws are made, for each seed of others."""
+"""The number of draws of these arms for each seed of the others."""
 
 
 def minilm() -> Path | None:
@@ -338,7 +339,7 @@ def pretrained(out: Path, task: Task, seed: int, minutes: float, init: str | Non
 
 
 def tuned(task: Task, model: str, name: str, seed: int, **config: Any) -> dict[str, Any]:
-    """The figures of `seqmlm finetune`."""
+    """Run `seqmlm finetune` and return its figures."""
     asked = {**task.config, **config}
     if asked["rivals"] == "off":
         asked["table"] = None
@@ -357,10 +358,10 @@ def tuned(task: Task, model: str, name: str, seed: int, **config: Any) -> dict[s
 def curve(
     name: str, data: Path, out: Path, minutes: float, seeds: int, start: str = ""
 ) -> list[dict[str, Any]]:
-    """Figures of a `tiny` model after some minutes' steps of pretraining, by labels and seed; cached as JSON.
+    """Figures of a `tiny` model after some minutes of pretraining, by labels and seed; cached as JSON.
 
     Args:
-        start: code begins the pretraining with the weights and the tokenizer of a model of code.
+        start: code: pretraining begins with the weights and the tokenizer of a model of code.
     """
     task = CURVE[name](data, out / "data", False)
     init = None

@@ -40,7 +40,7 @@ EMPTY_NAMES = frozenset(
 """Words that fit every value, and so say nothing about this one."""
 
 VAGUE_NAMES = frozenset(("item", "value", "result", "data"))
-"""Words that may stand where nothing better is known; their share must not grow when empty names go."""
+"""Words for names if no better one is known; their share must not grow when empty names are removed."""
 
 PARTICIPLES = frozenset(
     word_list(
@@ -204,7 +204,7 @@ def documented_names(docstring: str) -> Iterator[tuple[str, str]]:
 
 
 def stale_arguments() -> list[str]:
-    """Names below `Args:` and `Attributes:` that are no parameter, field or attribute, as path:line name."""
+    """Names below `Args:` and `Attributes:` that the code does not have, as path:line name."""
     return [
         f"{path.relative_to(ROOT).as_posix()}:{line} {name}"
         for path in files()
@@ -312,7 +312,7 @@ def resolves(name: str) -> bool:
 
 
 def _has_members(class_name: str, members: list[str]) -> bool:
-    """Whether a class has a member; True for what is no class of the package."""
+    """Whether a class has a member; True if the class is not in the package."""
     return not members or class_name not in classes() or members[0] in class_members(*classes()[class_name])
 
 
@@ -339,9 +339,9 @@ FOREIGN = frozenset(
 def stale_references() -> list[str]:
     """Names in docstrings that the package does not have, as path:line name.
 
-    Dotted names are followed where they begin with a module or a class of the package; the name of a setting
-    ("data.seed"), of a file or of another library is none of these. A single name in backticks has to occur
-    in the code of the package: as a name or as a string.
+    Dotted names are checked if they begin with a module or a class of the package. This excludes the name of
+    a setting ("data.seed"), of a file or of another library. A single name in backticks has to occur in the
+    code of the package: as a name or as a string.
     """
     stale = []
     for path in files():
@@ -499,7 +499,7 @@ def imported_lines(*modules: str) -> int:
 
 
 UNCOUNTED = frozenset(("errors.py", "parsing.py", "engine/durable.py"))
-"""What every part of the package may use."""
+"""The modules that every part of the package may use."""
 
 
 def outside_modules(package: str) -> list[str]:

@@ -37,7 +37,7 @@ from seqmlm.training.pretrain import pretrain
 
 ANCHOR, LONGEST, WINDOW, BATCH = 24, 130, 256, 64
 Place = tuple[int, int, str]
-"""First base that goes, the one behind the last, and what stands there instead."""
+"""The first deleted base, the base after the last deleted one, and the inserted bases."""
 
 
 def genome(path: Path) -> str:
@@ -47,7 +47,7 @@ def genome(path: Path) -> str:
 
 
 def between(one: str, other: str) -> Iterator[Place]:
-    """Pure deletions and insertions of `other` in coordinates of `one`, from unique anchors on."""
+    """Pure deletions and insertions of `other` in coordinates of `one`, extended from unique anchors."""
     where: dict[str, int] = {}
     for at in range(len(other) - ANCHOR + 1):
         word = other[at : at + ANCHOR]
@@ -79,7 +79,7 @@ def between(one: str, other: str) -> Iterator[Place]:
 
 
 def random_like(places: list[Place], text: str, rng: np.random.Generator) -> list[Place]:
-    """Of each one of its kind and length anywhere."""
+    """A random change for each change, with the same kind and length, at any place."""
     found = []
     for start, end, new in places:
         at, source = (int(one) for one in rng.integers(WINDOW, len(text) - WINDOW, 2))
@@ -88,7 +88,7 @@ def random_like(places: list[Place], text: str, rng: np.random.Generator) -> lis
 
 
 def effects(session: Session, text: str, places: list[Place]) -> NDArray[np.float64]:
-    """(N, 2) `WHOLE` of each."""
+    """(N, 2) the columns `WHOLE` of each change."""
     variants = []
     for start, end, new in places:
         first = max(0, min((start + end - WINDOW) // 2, len(text) - WINDOW))
@@ -101,14 +101,14 @@ def effects(session: Session, text: str, places: list[Place]) -> NDArray[np.floa
 
 
 def repeated(text: str, place: Place) -> bool:
-    """Whether what goes or comes stands beside it once more."""
+    """Whether the deleted or inserted bases occur again next to the change."""
     start, end, new = place
     unit = new or text[start:end]
     return unit in (text[end : end + len(unit)], text[start - len(unit) : start])
 
 
 def measured(data: Path, out: Path, seed: int, minutes: float) -> dict[str, Any]:
-    """AUROC of each column, and its correlation with the bases gained among the random ones."""
+    """The AUROC of each column, and its correlation with the gained bases among the random changes."""
     k12 = genome(data / "dna" / "genomes" / "ecoli_k12_GCF_000005845.2.fna.gz")
     sakai = genome(data / "dna" / "genomes" / "ecoli_o157_sakai_GCF_000008865.2.fna.gz")
     train = out / "k12.fa"

@@ -49,15 +49,15 @@ class Source:
     """Real files of one format.
 
     Args:
-        domain: a domain's name.
-        format: one of its formats; the row is passed over where the domain has none of the name.
-        files: files below the data folder, or one that is made.
-        options: of the reader.
-        tokenizers: measured on these records, with their options.
-        memory: whether this source, repeated, is the domain's memory test.
-        vary: what a repetition (its number) has instead of the same bytes: other days and ids.
+        domain: the name of a domain.
+        format: one of its formats; the row is skipped if the domain does not have it.
+        files: files below the data folder, or one file that is made.
+        options: options of the reader.
+        tokenizers: tokenizers to measure on these records, with their options.
+        memory: whether this source, repeated, is the memory test of the domain.
+        vary: changes the bytes of a repetition by its number, for example other days and ids.
         folder: the format is a whole folder.
-        peer: a format of Bio.SeqIO that is read for comparison.
+        peer: a format of Bio.SeqIO to compare with.
     """
 
     domain: str
@@ -124,12 +124,12 @@ SOURCES = (
 
 
 class Bench:
-    """Runs rows, each in its own process, and keeps what they gave.
+    """Run rows, each in its own process, and keep their results.
 
     Args:
         data: folder of the real data sets.
         out: cached rows and unpacked files.
-        quick: less of everything.
+        quick: use less data.
     """
 
     def __init__(self, data: Path, out: Path, quick: bool) -> None:
@@ -227,8 +227,7 @@ def made_flat(data: Path, out: Path) -> None:
 
 
 def made_logs(data: Path, out: Path) -> None:
-    """Two files of raw lines: HDFS as its name node and data nodes wrote it, and six other systems in
-    turn."""
+    """Two files of raw lines: HDFS as its nodes wrote it, and six other systems in turn."""
     folder, events = out / "logs/made", data / "logs/hdfs_2pct_raw/events.tsv.gz"
     if (folder / "mix.log").exists() or not events.exists():
         return
@@ -290,7 +289,7 @@ def memory_rows(bench: Bench, source: Source, file: Path) -> list[dict[str, Any]
 def repeat(
     file: Path, target: Path, times: int, vary: Callable[[bytes, int], bytes], size: int = 1 << 20
 ) -> None:
-    """The first whole records of a file, about `size` bytes of them, so many times."""
+    """The first whole records of a file, about `size` bytes, repeated."""
     head = file.read_bytes()
     mark = b"\n>" if file.suffix in (".faa", ".fna", ".fa", ".fasta") and b"\n>" in head[:size] else b"\n"
     first, piece = b"", head[:size]

@@ -53,7 +53,7 @@ def peak_mib() -> float:
 
 
 def fastest(work: Callable[[], Any]) -> dict[str, float]:
-    """Seconds of the fastest of a few rounds, by the clock and of this process alone."""
+    """Seconds of the fastest of a few rounds, as wall time and as processor time of this process."""
     seconds, own = [], []
     for _ in range(ROUNDS):
         start, own_start = time.perf_counter(), time.process_time()
@@ -82,7 +82,7 @@ def reader(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def peer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Speed of the library that a reader of our own stands in for."""
+    """The speed of the library that our own reader replaces."""
     found = {"records": 0}
 
     def work() -> None:
@@ -115,7 +115,7 @@ def theirs(asked: dict[str, Any]) -> Iterator[Record]:
 
 
 def trained(asked: dict[str, Any], held: list[Record]) -> Tokenizer:
-    """The row's tokenizer, its vocabulary learnt from what is held."""
+    """The tokenizer of the row, with a vocabulary learnt from the records in memory."""
     kind = plugins.tokenizer_class(asked["tokenizer"])
     if not kind.traits.trainable:
         return kind(**asked["tokenizer_options"])
@@ -191,7 +191,7 @@ def windows(path: str) -> list[Window]:
 
 
 def _encode(share: tuple[int, int]) -> int:
-    """One process's share of the windows, with a tokenizer fresh from its file: nothing is remembered."""
+    """Encode the windows of one process with a new tokenizer from its file, without a cache."""
     number, processes = share
     kind = plugins.tokenizer_class("templates.v1")
     made = kind.load(_KEPT["folder"])
@@ -204,8 +204,10 @@ def _encode(share: tuple[int, int]) -> int:
 
 
 def log_lines(asked: dict[str, Any]) -> dict[str, Any]:
-    """Raw log lines, headers and all, to template ids; the lines are in memory, the templates learnt
-    before."""
+    """Measure raw log lines with headers to template ids.
+
+    The lines are in memory. The templates are learnt before.
+    """
     paths, folder, processes = asked["files"], asked["folder"], asked["processes"]
     kind = plugins.tokenizer_class("templates.v1")
     held = [one for path in paths for one in windows(path)]

@@ -23,11 +23,11 @@ def inverse_covariance(rows: Letters, letters: int) -> Doubles:
     """(L, L) Frobenius norms of the blocks of the inverse covariance, average product corrected.
 
     Args:
-        rows: (M, L) numbers of letters, 0 to `letters` - 1, and `letters` itself for a gap, which has an
-            indicator of its own in the covariance and none in the norm.
+        rows: (M, L) numbers of letters, 0 to `letters` - 1, and `letters` for a gap. A gap has its own
+            indicator in the covariance, but none in the norm.
         letters: A.
 
-    Takes memory (L x (A + 1)) squared, and time that cubed.
+    The memory grows with (L x (A + 1)) squared, and the time with its cube.
     """
     count, columns = rows.shape
     size = letters + 1

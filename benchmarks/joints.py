@@ -103,7 +103,7 @@ def reactions(options: argparse.Namespace, out: Path) -> Asked | None:
 
 
 def rxnmapper(work: Path) -> str | None:
-    """Its model as a folder of transformers, the pickle read as tensors alone."""
+    """The model of rxnmapper as a folder of transformers; its pickle is read only as tensors."""
     import torch
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import AlbertConfig, AlbertForMaskedLM, PreTrainedTokenizerFast
@@ -152,7 +152,7 @@ ARMS: dict[str, Callable[[argparse.Namespace, Path], Asked | None]] = {
 
 
 def evaluated(asked: Asked, n: int, pairs: str, to: Path) -> dict[str, Any]:
-    """The figures of one arm, and processor seconds a pair; of a resumed one these are of the rest."""
+    """The figures of one arm, and processor seconds per pair; resumed arms count only the remaining pairs."""
     began = time.process_time()
     config = JointConfig(
         **asked, pairs=pairs, n=n, out=to.with_suffix(".jsonl"), publish=to.with_suffix(".tsv"), resume=True
@@ -164,7 +164,7 @@ def evaluated(asked: Asked, n: int, pairs: str, to: Path) -> dict[str, Any]:
 
 
 def by_steps(options: argparse.Namespace, out: Path) -> dict[str, Any]:
-    """Mean A-KL of Arnold-Gokhale by its steps, of contiguous residues that `antibodies` had."""
+    """The mean A-KL of Arnold-Gokhale by its steps, on contiguous residues of the arm `antibodies`."""
     asked = antibodies(options, out)
     if asked is None:
         return {}
@@ -247,7 +247,7 @@ def double_mutants(data: Path) -> tuple[str, list[str], list[tuple[list[tuple[in
 
 
 def by_mutants(options: argparse.Namespace, out: Path) -> dict[str, Any]:
-    """Of a sample of double mutants."""
+    """The figures of the arm `mutants`, on a sample of double mutants."""
     wildtype, rows, doubles = double_mutants(options.data)
     doubles = random.Random(0).sample(doubles, 40 if options.quick else 1500)
     model = trained(out, "family", "protein", [family(rows, out)], {}, 0, options.minutes)
@@ -286,7 +286,7 @@ def by_mutants(options: argparse.Namespace, out: Path) -> dict[str, Any]:
 
 
 def by_left(options: argparse.Namespace, out: Path) -> dict[str, Any]:
-    """Of the first sequences of each arm; intervals by sequence."""
+    """The figures of the arm `left`, on the first sequences of each model; intervals by sequence."""
     found: dict[str, Any] = {}
     for arm in ("antibodies", "reactions", "text"):
         if (asked := ARMS[arm](options, out)) is None:
@@ -314,7 +314,10 @@ def by_left(options: argparse.Namespace, out: Path) -> dict[str, Any]:
 
 
 def by_words(options: argparse.Namespace, out: Path) -> dict[str, Any]:
-    """A word of each sentence, nine others that are about as frequent in training; intervals by sentence."""
+    """The figures of the arm `words`; intervals by sentence.
+
+    Each question has a word of a sentence and nine words with about the same frequency in training.
+    """
     asked = text(options, out)
     session = Session.open(asked["model"])
     tokenizer, model = session.tokenizer, session.conditionals()

@@ -23,8 +23,8 @@ a line:
 
 The thresholds of the rules come from the last fifth of the normal stretch, at the same rates. The thresholds
 of the model are calibrated by `seqmlm train`. A window shows a fault if one of its lines does. A window is
-normal if none of its lines is between 1 s before a fault and 5 s after it. At the end, the lines before the first fault are
-scored in bursts of 1 to 64 lines, and the alarms are counted.
+normal if none of its lines is between 1 s before a fault and 5 s after it. At the end, the lines before the
+first fault are scored in bursts of 1 to 64 lines, and the alarms are counted.
 
     python benchmarks/logs_live.py           # 5 minutes of normal traffic: about 20 minutes on two cores
     python benchmarks/logs_live.py --quick   # 2 minutes of it
@@ -106,7 +106,7 @@ def scored(out: Path, form: str, log: Path, way: str, *options: str) -> Found:
 
 
 def replay(log: Path, process: subprocess.Popen[bytes]) -> None:
-    """Write the lines of a second when that second comes; the first when the scorer has started."""
+    """Write the lines of each second at that second; the first lines after the scorer has started."""
     assert process.stdin is not None
     seconds: dict[float, list[bytes]] = defaultdict(list)
     for line, at in zip(log.read_bytes().splitlines(keepends=True), times(log.parent), strict=True):
@@ -141,7 +141,7 @@ def keys(folder: Path) -> list[Key]:
 def rules(
     known: Sequence[Key], at: Sequence[float]
 ) -> dict[str, Callable[[Sequence[Key], Sequence[float]], float]]:
-    """Each says how unusual a window is."""
+    """The rules, which give how unusual a window is."""
     seen, pairs = Counter(known), Counter(pairwise(known))
     parts = [Counter(known[i : i + WINDOW]) for i in range(0, len(known), WINDOW)]
     usual = {key: float(np.mean([part[key] for part in parts])) for key in seen}
@@ -171,7 +171,7 @@ def rules(
 
 
 def by_rules(out: Path) -> Detectors:
-    """Per rule: the first line of each window, and at each rate whether it alarms."""
+    """By rule: the first line of each window, and whether it alarms at each rate."""
     normal, at = keys(out / "normal"), times(out / "normal")
     cut = len(normal) * 4 // 5
     asked, when = keys(out / "faulty"), times(out / "faulty")
@@ -192,7 +192,7 @@ def by_rules(out: Path) -> Detectors:
 
 
 def table(out: Path, forms: Sequence[str]) -> list[dict[str, Any]]:
-    """For each detector and rate: alarms and windows, of each fault and of normal ones."""
+    """For each detector and rate: alarms and windows, for each fault and for normal windows."""
     detectors: Detectors = {}
     for form in forms:
         for way in ("file", "live"):
@@ -202,7 +202,7 @@ def table(out: Path, forms: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def curve(out: Path, form: str, steps: int) -> list[dict[str, Any]]:
-    """The same for models of so many of the first normal lines."""
+    """The table for models trained on different numbers of normal lines."""
     lines = (out / "normal" / f"{form}.log").read_bytes().splitlines(keepends=True)
     detectors: Detectors = {}
     for size in (*(size for size in SIZES if size < len(lines)), len(lines)):
@@ -238,7 +238,7 @@ def shown_by(out: Path, detectors: Detectors) -> list[dict[str, Any]]:
 
 
 def bursts(out: Path, forms: Sequence[str]) -> list[dict[str, Any]]:
-    """Alarms among normal bursts of so many lines, by form, length and rate."""
+    """Alarms among normal bursts of lines, by form, length and rate."""
     begin: float = min(one["begin"] for one in json.loads((out / "faults.json").read_text())) - 1
     number = sum(at < begin for at in times(out / "faulty"))
     found = []

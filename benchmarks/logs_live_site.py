@@ -117,11 +117,11 @@ async def _head(reader: asyncio.StreamReader) -> str:
 
 
 class Client:
-    """One who keeps a connection to nginx open.
+    """A client that keeps a connection to nginx open.
 
     Args:
-        port: of nginx.
-        address, agent: who it says it is.
+        port: port of nginx.
+        address, agent: address and agent that it sends.
     """
 
     def __init__(self, port: int, address: str, agent: str) -> None:
@@ -211,11 +211,11 @@ def _visit(random: np.random.Generator) -> list[str]:
 
 @dataclass
 class Site:
-    """nginx and the backend under way.
+    """nginx and the backend while they run.
 
     Args:
         out: where logs are written.
-        port, backend_port: of both, on the loopback interface.
+        port, backend_port: their ports on the loopback interface.
     """
 
     out: Path
@@ -286,7 +286,7 @@ async def _down(site: Site, seconds: float) -> None:
 
 
 def _told(signal_: signal.Signals) -> Fault:
-    """The backend becomes what a signal says."""
+    """Send a signal that changes the state of the backend."""
 
     async def fault(site: Site, seconds: float) -> None:
         site.tell(signal_)
@@ -297,7 +297,7 @@ def _told(signal_: signal.Signals) -> Fault:
 
 
 def _stopped(name: str) -> Fault:
-    """Nobody asks, or the probe does not."""
+    """Stop all clients, or only the probe."""
 
     async def fault(site: Site, seconds: float) -> None:
         getattr(site, name).clear()
@@ -308,7 +308,7 @@ def _stopped(name: str) -> Fault:
 
 
 def _attack(kind: str, asked: Sequence[tuple[str, str]], each: float) -> Fault:
-    """Requests of one client, each so many seconds after the one before was answered."""
+    """Requests of one client, each a number of seconds after the answer to the one before."""
 
     async def fault(site: Site, seconds: float) -> None:
         client, until = Client(site.port, ATTACKERS[kind], AGENTS[0]), time.monotonic() + seconds
@@ -369,10 +369,11 @@ def record(out: Path, *, normal: float, quiet: float, seconds: float, clients: i
 
     Args:
         out: a folder.
-        normal: seconds of the normal one.
-        quiet: seconds of normal traffic before each fault of the other, and five times that before all.
-        seconds: that a fault lasts.
-        clients: at a time; think: seconds between two requests of one, on average.
+        normal: length of the normal stretch in seconds.
+        quiet: seconds of normal traffic before each fault; before the first fault, five times as many.
+        seconds: length of a fault.
+        clients: number of clients at a time.
+        think: mean number of seconds between two requests of a client.
     """
     for name in ("normal", "faulty"):
         site, told = Site(out / name, 18_080, 18_081), list[dict[str, Any]]()
@@ -395,7 +396,7 @@ async def _delayed(site: Site, quiet: float, seconds: float, told: list[dict[str
 
 
 def kinds(out: Path) -> list[str]:
-    """Of each line of the faulty stretch: the fault it shows, or "" for a normal one."""
+    """For each line of the faulty stretch, the fault it shows, or "" for a normal line."""
     when = {one["kind"]: (one["begin"], one["end"]) for one in json.loads((out / "faults.json").read_text())}
     found = list[str]()
     for line in (out / "faulty" / "json.log").read_text().splitlines():

@@ -62,10 +62,10 @@ class Smoothing:
 def without_order(
     units: Units, encoding: Encoding, random: np.random.Generator
 ) -> tuple[list[Unit], list[int]]:
-    """The units of a sequence, those of a set in a random order, and the place of each one of the sequence.
+    """The units of a sequence, with sets in a random order, and the place of each unit of the sequence.
 
-    Units of one position are a set (the events of a visit). A table writes its columns in an order, and an
-    n-gram that reads it knows the next column: nothing about patients.
+    Units of one position are a set (the events of a visit). A table writes its columns in an order. An n-gram
+    that reads it knows the next column, which is not a fact about patients.
     """
     spelled = unit_symbols(units, encoding)
     if encoding.positions is None:
@@ -110,7 +110,7 @@ class _Positions:
     history: Longs
 
     def some(self, limit: int) -> _Positions:
-        """At most `limit` of them, evenly spread."""
+        """At most `limit` sequences, evenly spread."""
         step = -(-len(self.unit) // limit) or 1
         return _Positions(**{field.name: getattr(self, field.name)[::step] for field in fields(self)})
 
@@ -294,7 +294,7 @@ def _chain(found: Sequence[_Found], lower: Doubles, orders: Sequence[tuple[float
 
 
 def _find(keys: Longs, wanted: Longs) -> Longs:
-    """The index of each wanted key, -1 where it is not there."""
+    """The index of each wanted key, or -1 if it is missing."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     found: Longs = np.where(keys[place] == wanted, place, -1)
     return found

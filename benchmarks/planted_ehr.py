@@ -18,9 +18,9 @@ class WrongCode:
     """A history with one wrong code.
 
     Args:
-        history: with it.
-        event: index of the event that is wrong.
-        original: the code that stood there.
+        history: the history with the wrong code.
+        event: index of the wrong event.
+        original: the original code.
     """
 
     history: History
@@ -46,14 +46,13 @@ class CodeFrequencies:
     def draw(
         self, like: str, unwanted: Sequence[str], rng: np.random.Generator, *, matched: bool
     ) -> str | None:
-        """Another code of the same vocabulary, or None where there is none.
+        """Another code of the same vocabulary, or None if there is none.
 
         Args:
             like: the code to be replaced.
-            unwanted: codes that are not wrong: those the patient has.
-            rng: draws.
-            matched: in proportion to how often codes occur, so that rarity alone gives nothing away; else
-                every code alike.
+            unwanted: codes that are not wrong, because the patient has them.
+            rng: random generator.
+            matched: draw codes in proportion to their frequency, so that rarity is no clue; else uniformly.
         """
         counts = self._counts.get(vocabulary_of(like), Counter())
         codes = [code for code in sorted(counts) if code not in unwanted]
@@ -66,9 +65,9 @@ class CodeFrequencies:
 def wrong_code(
     history: History, frequencies: CodeFrequencies, rng: np.random.Generator, *, matched: bool = True
 ) -> WrongCode | None:
-    """The history with one code swapped for a wrong one; None where nothing can be swapped.
+    """The history with one code replaced with a wrong code; None if no code can be replaced.
 
-    The first visit is left alone where there are others: little is known of a patient there.
+    The first visit is not changed if there are others, because little is known about a patient there.
     """
     timed = [
         index

@@ -117,7 +117,7 @@ SETS = {
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training, its data, and the same held-out units of every training on them, priced."""
+    """A finished training, its data, and the bits of held-out units (the same units for every training)."""
 
     result: dict[str, Any]
     corpus: Corpus
@@ -128,7 +128,7 @@ class Trained:
 
 
 def by_processor_time(threads: int = 1) -> None:
-    """Count the time of trainings in seconds of this process's processors, on so many threads."""
+    """Measure the time of trainings in processor seconds of this process, on a number of threads."""
     torch.set_num_threads(threads)
     training.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[attr-defined]
 
@@ -164,7 +164,7 @@ def train(
 
 
 def priced(ask: Conditionals, corpus: Corpus, indices: Sequence[int], frequencies: Doubles) -> UnitBits:
-    """Held-out units of the model; where the records are few, the masks of several draws."""
+    """The bits of held-out units by the model; if there are few records, with masks of several draws."""
     rule = corpus.tokenizer.units
     want = (Rows(),) if multiplies_experts(rule, frequencies) else ()
     found: list[UnitBits] = []
@@ -225,10 +225,10 @@ def ngram_bits(
     *,
     cache: bool,
 ) -> Doubles:
-    """(U,) cost of the same units by a 5-gram whose smoothing was chosen on training sequences.
+    """(U,) bits of the same units by a 5-gram with smoothing selected on training sequences.
 
-    It reads no order within sets. With `cache` it knows the rest of the file too, beyond the window that the
-    model sees.
+    The 5-gram does not use the order within sets. With `cache`, it also knows the rest of the file, beyond
+    the window that the model sees.
     """
     units, train = corpus.tokenizer.units, corpus.train
     chosen = counted(corpus)
@@ -263,9 +263,9 @@ def record_of(corpus: Corpus, index: int) -> int:
 
 
 def expert_bits(done: Trained) -> tuple[Doubles, Doubles]:
-    """(U,) cost of the same units by counts (`seqmlm.engine.expert`), and by their mixture with the model.
+    """(U,) bits of the same units by counts (`seqmlm.engine.expert`), and by their mixture with the model.
 
-    Counts read all windows of the records; each half of the records has the smoothing and the weights that
+    Counts read all windows of the records. Each half of the records uses the smoothing and the weights that
     are best for the other half.
     """
     train, validation, costs = done.corpus.train, done.corpus.validation, done.costs
@@ -298,7 +298,7 @@ def expert_bits(done: Trained) -> tuple[Doubles, Doubles]:
 def table_row(
     corpus: Corpus, costs: UnitBits, ngram: Doubles, counts: Doubles, mixture: Doubles
 ) -> dict[str, Any]:
-    """Means and paired bootstrap intervals over records: windows of one record are no evidence apart."""
+    """Means and paired bootstrap intervals over records; windows of one record are not independent."""
     samples, place = np.unique(costs.sample, return_inverse=True)
     owner = np.array([record_of(corpus, int(sample)) for sample in samples])[place]
     by_record = [np.flatnonzero(owner == record) for record in np.unique(owner)]

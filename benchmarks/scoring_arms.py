@@ -28,7 +28,7 @@ class Arm:
     Args:
         kind: "ours" (exact), "ours-bf16", "one-pass" (ours), "loop" (plain transformers) or "minicons".
         batch: tokens of a forward pass (ours), masked copies (loop) or sequences (minicons).
-        tokens: masked tokens, the sum of squared lengths, that the sequences come to.
+        tokens: number of masked tokens, which is the sum of squared lengths of the sequences.
         folder: the model.
     """
 
@@ -85,7 +85,7 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
 
 
 def loop(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
-    """What a careful user writes in twenty lines: copies in batches, the head at masked tokens only."""
+    """The code of a careful user in twenty lines: copies in batches, the head at masked tokens only."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     model = AutoModelForMaskedLM.from_pretrained(arm.folder).eval()
@@ -127,7 +127,7 @@ def later(arm: Arm, encoded: Any) -> list[list[int]]:
 
 
 def minicons(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
-    """`minicons.scorer.MaskedLMScorer`, handed tokenized batches (it calls a method transformers 5 lacks)."""
+    """`minicons.scorer.MaskedLMScorer` with tokenized batches (transformers 5 lacks a method it calls)."""
     from minicons import scorer
     from transformers import AutoTokenizer
 

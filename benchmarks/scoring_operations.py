@@ -16,7 +16,7 @@ Lengths = NDArray[np.float64]
 
 
 def asked_lengths(folder: Path, sequences: int) -> Lengths:
-    """(S,) tokens, special ones included, of the sequences that were asked."""
+    """(S,) number of tokens of the scored sequences, special tokens included."""
     lengths = np.load(folder / "lengths.npy")
     order = np.random.default_rng(0).permutation(len(lengths))
     asked: Lengths = lengths[order[:sequences]].astype(np.float64)
@@ -24,10 +24,10 @@ def asked_lengths(folder: Path, sequences: int) -> Lengths:
 
 
 def multiply_adds(config: Any, n: Lengths) -> dict[str, float]:
-    """Multiply-adds a sequence, by arm; "one-pass" is ours with nothing masked, without its savings.
+    """Multiply-adds per sequence, by arm; "one-pass" is ours without masks and without its savings.
 
     Args:
-        config: of the ModernBERT.
+        config: configuration of the ModernBERT.
         n: (S,) lengths in tokens; all but two are scored.
     """
     hidden, layers, heads = config.hidden_size, config.num_hidden_layers, config.num_attention_heads

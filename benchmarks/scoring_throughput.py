@@ -7,8 +7,8 @@ Each arm is measured with several batch sizes, and its best result counts. For m
 within 5 % of that result counts. Arms take turns. All must give the same scores.
 
 Rates are per second of processor time over the number of threads. The load of the machine changes them
-little. Wall time is stored as well. Each ratio is printed next to the ratio of multiply-adds at equal precision
-(`scoring_operations`).
+little. Wall time is stored as well. Each ratio is printed next to the ratio of multiply-adds at equal
+precision (`scoring_operations`).
 
 Fields with the ending "-nearby" use a model whose layers look at 4 tokens on each side. Its first layer looks
 at all tokens (`model.layers=nearby`). They are text, proteins, and DNA in windows of 510 bases. `growth`
@@ -147,7 +147,7 @@ def check(found: list[dict[str, Any]]) -> None:
 
 
 def counted(field: str, found: dict[str, Any], folder: Path) -> tuple[float, dict[str, float]]:
-    """Mean scored length, and multiply-adds by arm, of the sequences that were asked."""
+    """The mean length of the scored sequences, and their multiply-adds by arm."""
     from scoring_arms import tokenizer_class
 
     from seqmlm.engine.backbones import load
@@ -211,7 +211,7 @@ def table(field: str, found: list[dict[str, Any]], options: argparse.Namespace) 
 
 
 def growth(options: argparse.Namespace) -> dict[str, Any]:
-    """Processor seconds of an exact score by the length of the sequence, two patterns of layers in turns."""
+    """Processor seconds of an exact score by sequence length; two patterns of layers take turns."""
     import torch
     from scoring_arms import tokenizer_class
 

@@ -63,7 +63,7 @@ def window(rng: np.random.Generator) -> list[str]:
 
 
 def write(path: Path, windows: int, share: float, seed: int) -> None:
-    """A log of so many windows, `share` of them distinct; each is there at least once."""
+    """Write a log with a number of windows; `share` of them are distinct, and each occurs at least once."""
     from seqmlm.domains.logs.sample import TEXT_OF, _fill_fields
 
     rng = np.random.default_rng(seed)
@@ -87,7 +87,7 @@ def write(path: Path, windows: int, share: float, seed: int) -> None:
 
 
 def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
-    """What the session level knows of normal windows, and its calibration."""
+    """The background of the session level for normal windows, and its calibration."""
     from seqmlm.anomaly.judge import Normal
     from seqmlm.data.problems import Problems
     from seqmlm.domains.logs.counts import counts_of
@@ -156,12 +156,12 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class Bench:
-    """Makes files and a model, runs rows, keeps what they gave.
+    """Make files and a model, run rows, and keep their results.
 
     Args:
         out: cached rows and generated files.
-        lines: of each file.
-        minutes: of training.
+        lines: number of lines in each file.
+        minutes: length of the training.
     """
 
     def __init__(self, out: Path, lines: int, minutes: float) -> None:

@@ -42,7 +42,7 @@ PARTS = ("throughput", "latency", "soak")
 
 
 def lines(seed: int, *, unseen: bool = False) -> Iterator[str]:
-    """Lines of a service without end; with `unseen` each says what no other log does."""
+    """An endless stream of lines of a service; with `unseen`, each line has a text that no other log has."""
     chance, now = random.Random(seed), 1_790_000_000.0
     while True:
         now += chance.expovariate(40.0)
@@ -84,7 +84,7 @@ def seqmlm(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def ended(process: subprocess.Popen[bytes], *codes: int) -> float:
-    """Wait for a process; the seconds of processor time that it took."""
+    """Wait for a process and return its processor seconds."""
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, *codes):
@@ -183,7 +183,7 @@ def latency(out: Path) -> dict[str, Any]:
 
 
 def soak(out: Path, number: int, pace: float) -> dict[str, Any]:
-    """Memory of the process, and bytes that wait, while lines are added at a pace."""
+    """Measure the memory of the process and the unread bytes while lines are added at a fixed pace."""
     folder = out / "soak"
     folder.mkdir()
     log, stream = folder / "app.log", lines(7)

@@ -14,8 +14,9 @@
                baselines: the most frequent drug, and counts of drug and condition in one visit, in two ways
 
 Models are `tiny`. `anomaly_models.trained` trains each for --minutes on the data of `alarms.py`. The
-questions use the held-out parts of these data. A gain is accuracy minus that of the best baseline, with a paired
-bootstrap over questions. If several questions come from one session or file, it is over sessions or files.
+questions use the held-out parts of these data. A gain is accuracy minus that of the best baseline, with a
+paired bootstrap over questions. If several questions come from one session or file, it is over sessions or
+files.
 
     python benchmarks/zeroshot_real.py --data ../shared/data                 # 2 minutes a model, 3 seeds
     python benchmarks/zeroshot_real.py --data ../shared/data --quick         # 1 minute, one seed
