@@ -510,12 +510,14 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(KINDS), action="append", help="only these fields")
     parser.add_argument("--seeds", type=int, help="models of each field (3, or 1 with --quick)")
     parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
-    parser.add_argument("--records", type=int, default=2000, help="score at most so many of a set")
-    parser.add_argument("--tokens", type=float, default=8e6, help="forward tokens of one scoring, about")
-    parser.add_argument("--quick", action="store_true", help="one minute, one seed, fewer records")
-    parser.add_argument("--few", action="store_true", help="how few rows are calibrated with")
+    parser.add_argument("--records", type=int, default=2000, help="largest number of scored records in a set")
     parser.add_argument(
-        "--in-time", action="store_true", help="which records of logs calibrate, and what follows"
+        "--tokens", type=float, default=8e6, help="approximate number of forward tokens in one scoring"
+    )
+    parser.add_argument("--quick", action="store_true", help="one minute, one seed, fewer records")
+    parser.add_argument("--few", action="store_true", help="calibrate with few rows")
+    parser.add_argument(
+        "--in-time", action="store_true", help="logs: compare calibration records by later alarms"
     )
     options = parser.parse_args()
     size = Size(minutes=options.minutes, records=options.records, tokens=options.tokens)

@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/coding_variants"))
-    parser.add_argument("--minutes", type=float, default=10.0, help="of training: 300 steps each")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes of training: 300 steps each")
     parser.add_argument("--quick", action="store_true", help="100 changes, half a minute")
     options = parser.parse_args()
     options.minutes = 0.5 if options.quick else options.minutes

@@ -145,7 +145,7 @@ def show(cells: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of real data; without it samples alone")
+    parser.add_argument("--data", type=Path, help="folder of real data; without it, only samples")
     parser.add_argument("--fields", nargs="+", choices=FIELDS, default=FIELDS)
     parser.add_argument("--limits", nargs="+", type=float, default=[60.0])
     parser.add_argument("--busy", nargs="+", type=int, default=[0, 2, 6])

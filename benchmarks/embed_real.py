@@ -170,7 +170,7 @@ def homographs(data: Path, work: Path, part: str) -> tuple[str, list[dict[str, s
 
 
 def senses(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """Rows by the nearest centroid (MiniLM, --text-model), by the words around, and by the most frequent sense."""
+    """Rows by nearest centroid (MiniLM, --text-model), by words around, and by the most frequent sense."""
     train, seen = homographs(data, work, "train")
     test, asked = homographs(data, work, "eval")
     words = [row["sentence"][int(row["start"]) : int(row["end"])].lower() for row in asked]

@@ -372,7 +372,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/ingest"))
-    parser.add_argument("--only", action="append", help="only these domains; `lines` for the log lines alone")
+    parser.add_argument("--only", action="append", help="only these domains; `lines` for only the log lines")
     parser.add_argument("--quick", action="store_true", help="less input")
     options = parser.parse_args()
     bench = Bench(options.data.resolve(), options.out.resolve(), options.quick)

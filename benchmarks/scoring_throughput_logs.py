@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/scoring_throughput_logs"))
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--quick", action="store_true", help="100,000 lines a file")
-    parser.add_argument("--minutes", type=float, default=1.0, help="of training")
+    parser.add_argument("--minutes", type=float, default=1.0, help="minutes of training")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:

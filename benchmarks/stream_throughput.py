@@ -253,7 +253,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/stream_throughput"))
     parser.add_argument("--quick", action="store_true", help="a soak of 300,000 lines, 200 steps")
-    parser.add_argument("--lines", type=int, help="of the soak")
+    parser.add_argument("--lines", type=int, help="lines of the soak")
     parser.add_argument("--pace", type=float, default=2000.0, help="lines a second of the soak's writer")
     parser.add_argument("--only", choices=PARTS)
     options = parser.parse_args()

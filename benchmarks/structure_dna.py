@@ -58,21 +58,21 @@ Row = dict[str, Any]
 Doubles = NDArray[np.float64]
 DRAWS = 2000
 METHODS = {"dependency": 1.0, "jacobian": 1.0, "cmi": 0.1}
-"""Methods of maps, and the share of the test sequences that each maps: `cmi` takes 10 to 15 times as long."""
+"""Map methods, and the share of test sequences that each maps: `cmi` takes 10 to 15 times as long."""
 APART = 4
-"""Bases apart, at least, of a pair that is judged: a loop has three."""
+"""The smallest distance of a judged pair in bases: a loop has three."""
 
 
 STEPS, TOKENS = {"rna": 16000, "human": 3000, "Arabidopsis": 4000}, 1024
-"""Of a training: steps, and tokens of a step."""
+"""The steps of a training, and the tokens of a step."""
 ITERATIONS = 200
-"""Of the linear model."""
+"""The steps of the linear model."""
 METHOD = next(iter(METHODS))
-"""The one of the main figures."""
+"""The method of the main figures."""
 
 
 class Asked(NamedTuple):
-    """What a person asked for."""
+    """The options of a run."""
 
     data: Path
     out: Path
@@ -81,13 +81,13 @@ class Asked(NamedTuple):
 
 
 def trained(asked: Asked, name: str, texts: Mapping[str, str], steps: int, seed: int) -> str:
-    """The name of a tiny model of the sequences as they are read, never of the other strand."""
+    """The name of a tiny model of the sequences in their direction, never of the other strand."""
     own = {"max_steps": steps, "tokens_per_batch": TOKENS, "augment": False}
     return made(asked, name, texts, {"model": {"size": "tiny"}, "train": own, "seed": seed})
 
 
 def made(asked: Asked, name: str, texts: Mapping[str, str], flags: Row, **options: str) -> str:
-    """The name of a model of the sequences, trained where it is not there."""
+    """The name of a model of the sequences, which is trained if it is missing."""
     data = {"paths": [str(written(asked.out / f"{name}.fa", texts))], "options": options}
     if not (Workspace.locate().run_dir(name) / "result.json").exists():
         request = TrainRequest(domain="dna", name=name, flags={**flags, "data": data}, resume="auto")
@@ -129,10 +129,10 @@ def mapped(
 # Part rna: base pairs of single sequences
 
 FAMILIES = {"tRNA": ("tRNA1415G", 60, 100), "5S rRNA": ("5S_rRNA", 15, 40)}
-"""File, and clusters of each family that are set aside to choose by, and to test."""
+"""The file, and the numbers of clusters of each family for selection and for tests."""
 IDENTITY = 0.8
 LARGEST = 0.05
-"""Share of a family above which a cluster trains."""
+"""A cluster with more than this share of its family is in the training data."""
 
 
 class Rna(NamedTuple):
@@ -170,7 +170,7 @@ def family(asked: Asked, name: str) -> list[Rna]:
 
 
 class Division(NamedTuple):
-    """Sequences that train, one of each cluster to choose by, and one of each to test."""
+    """Training sequences, one sequence of each cluster for selection, and one of each cluster for tests."""
 
     training: list[Rna]
     choosing: list[Rna]
@@ -178,7 +178,7 @@ class Division(NamedTuple):
 
 
 def divided(sequences: list[Rna], choosing: int, test: int) -> Division:
-    """The same for all seeds."""
+    """The division of a family, which is the same for all seeds."""
     members: dict[int, list[Rna]] = {}
     for one in sequences:
         members.setdefault(one.cluster, []).append(one)
@@ -193,12 +193,12 @@ def divided(sequences: list[Rna], choosing: int, test: int) -> Division:
 
 
 class Answer(NamedTuple):
-    """What a method says of one sequence.
+    """The prediction of a method for one sequence.
 
     Args:
         values: (N, N) higher = more likely a pair.
-        pairs: that it takes.
-        stems: (N, N) the same by stems; None where `values` know of stems already.
+        pairs: predicted pairs.
+        stems: (N, N) the same by stems; None if `values` take account of stems.
     """
 
     values: Doubles
@@ -215,7 +215,7 @@ def of_longest_stem(one: Rna) -> Answer:
 
 
 def of_most_pairs(one: Rna, least: int) -> Answer:
-    """As many nested pairs as there can be, in stems of so many at least."""
+    """The largest number of nested pairs, in stems of at least a number of pairs."""
     can = pairing_matrix(list(one.letters))
     pairs = frozenset(nested_pairs(np.where(can, 1.0, -np.inf), min_stem=least))
     values = np.zeros(can.shape)
@@ -225,10 +225,10 @@ def of_most_pairs(one: Rna, least: int) -> Answer:
 
 
 def of_template(training: Sequence[Rna]) -> Method:
-    """How often training sequences of about this length have a pair there, where the letters can pair.
+    """The frequency of a pair at each place in training sequences of similar length, if its letters can pair.
 
-    Bases of the first half count from the first, the others from the last; a sequence weighs e times less
-    for each base that its length differs.
+    Bases of the first half count from the first, the others from the last. Each base of difference in length
+    divides the weight of a training sequence by e.
     """
 
     @lru_cache
@@ -252,7 +252,7 @@ def of_template(training: Sequence[Rna]) -> Method:
 
 
 def of_vienna() -> Method | None:
-    """Least free energy, and probabilities of pairs; None where ViennaRNA is not installed."""
+    """The structure of least free energy, and pair probabilities; None if ViennaRNA is not installed."""
     try:
         import RNA
     except ImportError:
@@ -293,7 +293,7 @@ def of_covariation(training: Sequence[Rna]) -> Method:
 def of_maps(
     asked: Asked, model: str, method: str, sequences: Sequence[Rna], kept: Path, *, rows: bool = False
 ) -> Method:
-    """What `seqmlm structure` says of sequences, or of their rows of the alignment."""
+    """The predictions of `seqmlm structure` for sequences, or for their rows of the alignment."""
     letters = {one.id: one.letters for one in sequences}
     texts = {one.id: one.row for one in sequences} if rows else letters
     values, pairs = mapped(asked, model, method, texts, kept, letters)
@@ -309,7 +309,7 @@ def of_maps(
 
 
 def judged(one: Rna, answer: Answer) -> Row:
-    """Counts for F1, and how well all pairs are ranked, by values and, of those that can be, by stems."""
+    """Counts for F1, and the ranking of all pairs by values and, for possible pairs, by stems."""
     places = np.triu_indices(len(one.letters), APART)
     labels = np.array([pair in one.pairs for pair in zip(*(at.tolist() for at in places), strict=True)])
     stems = answer.values if answer.stems is None else answer.stems
@@ -383,7 +383,7 @@ def scores(table: Doubles, weights: Doubles) -> Doubles:
 
 
 def show_rna(rows: list[Row]) -> None:
-    """Figures of each arm, and what the first map has above each rival, resampled over clusters."""
+    """Print the figures of each arm, and the gain of the first map over each baseline, by cluster."""
     for name in FAMILIES:
         print(f"\n{name}:  F1, AUPRC of values, AUPRC and AUROC of stems; clusters")
         drawn, own = {}, {}
@@ -412,24 +412,24 @@ PROMOTERS = {
         "promoters_cnnprom/Arabidopsis_non_tata.fa.gz",
     ),
 }
-"""File, the index of the first transcribed base, and further promoters that train."""
+"""The file, the index of the first transcribed base, and a file of other training promoters."""
 BEFORE, AFTER = 100, 50
-"""Bases in front of the first transcribed one, and from it on, that train and are mapped."""
+"""The number of bases before the first transcribed base, and from it on, in training and in maps."""
 HELD_OUT, MAPPED = 100, 50
-"""Promoters that do not train, and how many of them are mapped."""
+"""The number of held-out promoters, and of those that are mapped."""
 SHARED, WORD = 0.1, 12
 """A training sequence that has more than this share of the words of a test sequence is left out."""
 BOX = "MA0108.3"
 WIDTH = 8
 """Bases of a block; the matrix has 7 columns."""
 NEAR = 5
-"""Bases from the block of the mean map, in which the block of one sequence is looked for."""
+"""The distance in bases from the block of the mean map in which the block of a sequence is searched."""
 PLACE = range(-40, -15)
-"""Where a block begins and ends that is at the place of the TATA box, counted from the start."""
+"""The place of the TATA box, counted from the first transcribed base: blocks begin and end within it."""
 
 
 def promoters_of(asked: Asked, organism: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Training and test sequences, by name; the names of training ones with the box begin so."""
+    """Training and test sequences by name; names of training sequences with the box begin with "with"."""
     name, start, others = PROMOTERS[organism]
     cut = cut_out(asked.data / "dna" / name, start)
     more = [] if others is None else cut_out(asked.data / "dna" / others, start)
@@ -463,7 +463,7 @@ def _words(text: str) -> set[str]:
 
 
 def strongest_block(values: Doubles, around: int | None = None) -> int:
-    """Where the window begins whose pairs have the highest mean value, of all or of those near a place."""
+    """The start of the window whose pairs have the highest mean value, among all or near a place."""
     last = len(values) - WIDTH
     first, last = (0, last) if around is None else (max(0, around - NEAR), min(last, around + NEAR))
     within = np.triu_indices(WIDTH, 1)
@@ -472,14 +472,14 @@ def strongest_block(values: Doubles, around: int | None = None) -> int:
 
 
 def frequencies(texts: Sequence[str], starts: Sequence[int]) -> Doubles:
-    """(WIDTH, 4) of the bases in windows that begin there, one a text."""
+    """(WIDTH, 4) frequencies of the bases in windows with these starts, one per text."""
     windows = np.array([list(one[at : at + WIDTH]) for one, at in zip(texts, starts, strict=True)])
     shares: Doubles = (windows[:, :, None] == np.array(list("ACGT"))).mean(axis=0)
     return shares
 
 
 def enriched(training: Sequence[str], texts: Sequence[str]) -> list[int]:
-    """Where each text is most like the word that comes most above what a Markov chain of order 2 expects.
+    """The place in each text that is most similar to the most enriched word (Markov chain of order 2).
 
     Args:
         training: the texts in which words are counted.
@@ -498,7 +498,7 @@ def enriched(training: Sequence[str], texts: Sequence[str]) -> list[int]:
 
 
 def at_the_place(training: Sequence[str], texts: Sequence[str]) -> list[int]:
-    """The same with the word that is the most frequent at the place of the box: told where to look."""
+    """The same for the most frequent word at the place of the box. This baseline uses the known place."""
     within = slice(PLACE.start + BEFORE, PLACE.stop + BEFORE)
     own = _counted([one[within] for one in training], WIDTH)
     word = max(own, key=lambda one: own[one])
@@ -510,7 +510,7 @@ def _counted(texts: Sequence[str], size: int) -> Counter[str]:
 
 
 def like_word(word: str, texts: Sequence[str]) -> list[int]:
-    """Where each text first has the fewest letters that differ."""
+    """The first place in each text with the fewest different letters."""
 
     def wrong(text: str, at: int) -> int:
         return sum(a != b for a, b in zip(text[at : at + len(word)], word, strict=True))
@@ -546,7 +546,7 @@ def matrices(asked: Asked) -> dict[str, Doubles]:
 
 
 def promoters(asked: Asked) -> Iterator[Row]:
-    """How like JASPAR's matrix the windows of each arm are, by organism and seed."""
+    """The likeness of the windows of each arm to the matrix of JASPAR, by organism and seed."""
     known = matrices(asked)
     for organism in PROMOTERS:
         steps, most = (100, 3) if asked.quick else (STEPS[organism], MAPPED)
@@ -575,7 +575,7 @@ def promoters(asked: Asked) -> Iterator[Row]:
 
 
 def compared(texts: Sequence[str], starts: Sequence[int], known: Mapping[str, Doubles]) -> Row:
-    """Likeness to the TATA box, how many of all matrices are more like it, and where the windows are."""
+    """Likeness to the TATA box, the number of matrices that are more like it, and the places of windows."""
     found = frequencies(texts, starts)
     like = {name: likeness(found, own) for name, own in known.items()}
     places = [at - BEFORE for at in starts]
@@ -608,7 +608,7 @@ PARTS: Mapping[str, tuple[Callable[[Asked], Iterator[Row]], Callable[[list[Row]]
     "rna": (rna, show_rna),
     "promoters": (promoters, show_promoters),
 }
-"""Name of a part -> what measures it, and what prints it."""
+"""The functions that measure and print each part, by its name."""
 
 
 def main() -> None:

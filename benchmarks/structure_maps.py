@@ -14,11 +14,11 @@ from seqmlm.tasks.structure import Structure, StructureConfig
 
 
 def mapped(folder: Path, **settings: Any) -> Summary:
-    """Map the sequences of files; into the folder go `edges.jsonl`, graphs and files of the field.
+    """Map the sequences of files; write `edges.jsonl`, graphs and files of the field into the folder.
 
     Args:
-        folder: continued where a former run stopped.
-        settings: of `StructureConfig`.
+        folder: continued at the point where an earlier run stopped.
+        settings: settings of `StructureConfig`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = folder / "edges.jsonl"

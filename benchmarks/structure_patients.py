@@ -43,9 +43,9 @@ from seqmlm.structure.estimators import KINDS
 
 Doubles = NDArray[np.float64]
 METHODS = ("cpmi", "attention", "cmi")
-"""The last one is for few patients: of all it takes an hour a seed."""
+"""The last method is for few patients: for all, it takes an hour a seed."""
 SYMBOLS = 8
-"""Of each place that `cmi` takes."""
+"""The number of symbols for each place in `cmi`."""
 FEW = 60  # patients of --quick
 DRAWS = 1000
 
@@ -61,7 +61,7 @@ def network(data: Path, out: Path, seed: int, minutes: float, method: str, *, qu
 
 
 def held(data: Path, out: Path, *, quick: bool) -> Path:
-    """The tables of held-out patients, or of the first ones alone."""
+    """The tables of held-out patients, or of only the first of them."""
     every, folder = patients(data, out)[1], out / "synthea-few"
     if not quick:
         return every
@@ -84,7 +84,7 @@ def reasons(data: Path) -> set[tuple[str, str]]:
 
 
 def together(folder: Path) -> dict[str, dict[tuple[str, str], float]]:
-    """Visits with a condition and a drug: how many, and their share of those with the one and the other."""
+    """Visits with a condition and a drug: their number, and their share of visits with each of the two."""
     conditions, drugs, both = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
     for raw in histories(folder):
         for given, taken in visits(raw).values():
@@ -117,9 +117,9 @@ def bare(code: str) -> str:
 
 
 def judged(links: Sequence[Mapping[str, str]], true: set[tuple[str, str]]) -> tuple[list[Any], Doubles]:
-    """Links of a condition and a drug by name, and which of them are true.
+    """Links of a condition and a drug by name, and whether they are true.
 
-    A network has the strongest first: only by name are the links of two methods in one order.
+    A network lists the strongest links first. The order by name is the same for all methods.
     """
     found = []
     for one in links:
@@ -171,7 +171,7 @@ def main() -> None:
 
 
 def told(seed: int, labels: Doubles, scores: Mapping[str, Doubles]) -> list[dict[str, Any]]:
-    """AUPRC and AUROC of each, and its gain in AUPRC over the best rival."""
+    """The AUPRC and AUROC of each method, and its gain in AUPRC over the best baseline."""
     rivals = {name: own for name, own in scores.items() if name not in METHODS}
     best = max(rivals, key=lambda name: average_precision_score(labels, rivals[name]))
     weights = bootstrap_weights(np.arange(len(labels)), DRAWS, 0)

@@ -53,19 +53,25 @@ Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
 
 HELD_OUT = 100
-"""Added to a seed for the draw that is mapped."""
+"""The number added to a seed for the draw that is mapped."""
 ALPHAS = (0.05, 0.01)
 NULLS = 9
-"""Shuffles that a shuffled sequence is compared with."""
+"""The number of shuffles that each shuffled sequence is compared with."""
 
 
 class Field(NamedTuple):
-    """What is done in a field.
+    """The settings of the benchmark for a field.
 
-    data: of its sample, for training. steps: of training. records: mapped. counted: that pmi is counted in.
-    arms: name -> what `seqmlm structure` is asked. null: the same, for the maps of shuffled sequences.
-    learnt, held_out: records drawn for training and for maps; None for those of `seqmlm sample`.
-    few: records that cmi and cpmi map, where these are dear. nulled: shuffled records. options: of training.
+    data: the file of its sample for training.
+    steps: steps of training.
+    records: number of mapped records.
+    counted: number of records that pmi counts.
+    arms: the settings of `seqmlm structure` by arm.
+    null: the same for the maps of shuffled sequences.
+    learnt, held_out: records drawn for training and for maps; None for the default of `seqmlm sample`.
+    few: number of records that cmi and cpmi map, if these are expensive.
+    nulled: number of shuffled records.
+    options: options of training.
     """
 
     data: str
@@ -87,9 +93,9 @@ JACOBIAN: Row = {"method": "jacobian"}
 FAMILY: Row = {"method": "jacobian", "family": True, "apc": False}
 NEAR: Row = {"distance": 20}
 TOPK: Row = {"estimator": "topk", "k": 2}
-"""All symbols of code take a hundred times as many passes."""
+"""All symbols of code would take a hundred times as many passes."""
 APART: Row = {"together": False}
-"""Records of a code one by one."""
+"""Hide the records of a code separately."""
 BOTH: Mapping[str, Row] = {"cmi": CMI, "cpmi": CPMI}
 FIELDS = {
     "text": Field("text.txt", 400, 40, 3000, BOTH, CPMI, nulled=40),
@@ -155,7 +161,7 @@ INDIRECT = ("protein", "ehr", "logs")
 
 
 def run(out: Path, *words: object) -> None:
-    """A command of seqmlm, with its workspace in `out`."""
+    """Run a command of seqmlm with its workspace in `out`."""
     subprocess.run(
         [sys.executable, "-m", "seqmlm", *map(str, words)],
         check=True,
@@ -203,7 +209,7 @@ def families(fasta: Path, out: Path, most: int | None = None) -> list[Path]:
 
 
 def some(field: str, drawn: Path, most: int) -> list[Path]:
-    """Files with the first records of a draw; of code the shortest modules; of patients one shard."""
+    """Files with the first records of a draw; for code, the shortest modules; for patients, one shard."""
     data = drawn / FIELDS[field].data
     path = drawn / f"first-{most}" / data.name  # ids of records have the file's name
     path.parent.mkdir(exist_ok=True)
@@ -228,12 +234,12 @@ def some(field: str, drawn: Path, most: int) -> list[Path]:
 
 
 def auroc(labels: Bools, values: Doubles) -> float:
-    """NaN where all pairs are of one kind."""
+    """The area under the ROC curve; NaN if all pairs are of one kind."""
     return Detection(labels, values).curve().auroc if 0 < labels.sum() < len(labels) else float("nan")
 
 
 def judged(separation: int, one: Decoded) -> Row | None:
-    """What the pairs of one record say: of all, of direct ones against indirect ones, and of the distance."""
+    """The figures of the pairs of one record: all pairs, direct against indirect pairs, and the distance."""
     truth = one.truth
     if truth is None:
         return None
@@ -249,7 +255,11 @@ def judged(separation: int, one: Decoded) -> Row | None:
 
 
 def figures(labels: Bools, through: Bools, values: Doubles, nearness: NDArray[np.int64]) -> Row:
-    """Of (P,) pairs: whether they are true, whether indirect, their value, and minus their distance."""
+    """The figures of P pairs.
+
+    The arrays are (P,): whether pairs are true, whether they are indirect, their value, and minus their
+    distance.
+    """
     either = labels | through
     return {
         "auroc": auroc(labels, values),
@@ -263,7 +273,7 @@ def figures(labels: Bools, through: Bools, values: Doubles, nearness: NDArray[np
 def mapped(
     reference: str, paths: Sequence[Path], drawn: Path, folder: Path, asked: Row
 ) -> tuple[Row, dict[str, Row]]:
-    """The summary of `seqmlm structure`, and what each record says."""
+    """The summary of `seqmlm structure`, and the figures of each record."""
     truth, given = drawn / "truth.json", tuple(map(str, paths))
     result = structure_maps.mapped(folder, model=reference, paths=given, truth=truth, **asked)
     config = StructureConfig(model=reference, paths=given, **asked)
@@ -318,7 +328,7 @@ def columns(fasta: Sequence[Path], drawn: Path) -> dict[str, Row]:
 
 
 def measured(out: Path, field: str, seed: int, arm: str) -> Row:
-    """One arm, from nothing."""
+    """Measure one arm from the start."""
     own = FIELDS[field]
     drawn = sample(out, field, seed + HELD_OUT, own.held_out)
     learnt = sample(out, field, seed, own.learnt) / own.data
@@ -349,7 +359,7 @@ def measured(out: Path, field: str, seed: int, arm: str) -> Row:
 
 
 def kept(out: Path, field: str, seed: int, arm: str) -> Row:
-    """One arm, measured once."""
+    """The results of one arm, which is measured only once."""
     path = out / f"{field}-{seed}-{arm}.json"
     if not path.exists():
         path.write_text(json.dumps(measured(out, field, seed, arm)))
@@ -373,7 +383,7 @@ def interval(values: Sequence[float]) -> str:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """A table of all arms, and what cmi gains over pmi where indirect dependence is planted."""
+    """Print a table of all arms, and the gain of cmi over pmi if the sample has indirect dependence."""
     by = {(one["field"], one["seed"], one["arm"]): one for one in rows}
     print(
         "field         seed arm      records  AUROC                 AUPRC  base   distance  against indirect"

@@ -53,27 +53,27 @@ Doubles = NDArray[np.float64]
 # Part (a): contacts of protein families
 
 ROWS = 2000
-"""Rows of an alignment, spread evenly over it: more change little, and cost as much more."""
+"""The number of rows of an alignment, spread evenly over it. More rows cost more and change little."""
 ITERATIONS = 40
-"""Of L-BFGS: the ranking of pairs is settled long before the parameters are."""
+"""Iterations of L-BFGS: the ranking of pairs converges long before the parameters do."""
 CONTACT = 8.0
 """Angstrom between C-beta atoms."""
 SEPARATIONS = (6, 24)
 DRAWS = 2000
 COMPARED = "PF00018"
-"""The family on which an independent implementation is asked too."""
+"""The family for which an independent implementation is compared too."""
 LINEAR = "linear masked model"
 MASKED = "masked model of all families"
 MASK_RATE = 0.3
 SEQUENCES = 4
-"""Of a family, of whose maps the masked model's is the mean."""
+"""The number of sequences of a family in the mean map of the masked model."""
 
 
 class Contacts:
-    """What one structure says of the columns of an alignment.
+    """The known distances between the columns of an alignment in one structure.
 
     Args:
-        known: columns that have a residue there; all pairs of them farther than 12 A are not in `distances`.
+        known: columns that have a residue there. Pairs farther apart than 12 A are not in `distances`.
         distances: between C-beta atoms, in A, by pair of columns.
     """
 
@@ -99,7 +99,7 @@ def residues(row: str) -> list[int]:
 
 
 def rows_of(path: Path, most: int) -> list[str]:
-    """Rows of an alignment, with their gaps, spread evenly over it."""
+    """Rows of an alignment with their gaps, spread evenly over it."""
     records = list(read_fasta(path, Problems(), gaps="keep"))
     chosen = np.unique(np.linspace(0, len(records) - 1, min(most, len(records))).astype(int))
     return [str(records[number].raw) for number in chosen]
@@ -136,7 +136,7 @@ def trained(family: Family, penalty: Penalty, iterations: int) -> Doubles:
 
 
 def corrected(values: Doubles) -> Doubles:
-    """The average product correction, the diagonal left out and 0."""
+    """The average product correction without the diagonal, which is 0."""
     values = values.copy()
     np.fill_diagonal(values, np.nan)
     return np.nan_to_num(apc(values))
@@ -160,7 +160,7 @@ def pseudolikelihood(family: Family) -> Doubles:
 
 @lru_cache(maxsize=1)
 def with_gap_state(path: Path) -> tuple[Doubles, Doubles]:
-    """(L, L) maps where a gap is a state: of all couplings, and of those between residues."""
+    """(L, L) maps with the gap as a state: of all couplings, and of those between residues."""
     family = Family(path, gap="X")
     trained(family, Penalty(), ITERATIONS)
     couplings = zero_sum(family.rows.model)
@@ -219,7 +219,7 @@ def by_masked_model(out: Path, model: str, name: str, first: str, rows: list[str
 
 
 def independent(family: Family, penalty: Penalty) -> Doubles:
-    """(L, L) the same map by numpy and scipy alone, from parameters of 0."""
+    """(L, L) the same map with only numpy and scipy, from parameters of 0."""
     from scipy.optimize import minimize
 
     hot, weights = family.one_hot(), family.data.weights.numpy()
@@ -258,7 +258,7 @@ def independent(family: Family, penalty: Penalty) -> Doubles:
 
 
 def agreement(family: Family) -> Row:
-    """How far the maps of both implementations are apart, under the same penalty."""
+    """The difference between the maps of both implementations with the same penalty."""
     penalty = Penalty()
     ours, theirs = trained(family, penalty, 3000), independent(family, penalty)
     upper = np.triu_indices(family.columns, 1)
@@ -270,7 +270,7 @@ def agreement(family: Family) -> Row:
 
 
 def pfam(given: argparse.Namespace) -> Iterator[Row]:
-    """Contacts of families, the cheapest ones first."""
+    """The contacts of families, the cheapest families first."""
     out, folder = given.out.resolve(), given.data / "protein" / "contacts_pfam40"
     distances: dict[str, dict[tuple[int, int], float]] = {}
     with gzip.open(folder / "contacts_cb.tsv.gz", "rt") as handle:
@@ -316,9 +316,9 @@ def pfam(given: argparse.Namespace) -> Iterator[Row]:
 
 
 def show_pfam(rows: list[Row]) -> None:
-    """Means over families, gains with their interval over families, and what was chosen on half of them.
+    """Print means over families, gains with intervals over families, and the choice on half of them.
 
-    Maps that are put together are each divided by their standard deviation.
+    Each map is divided by its standard deviation before maps are combined.
     """
     columns = [f"P@{k} >={s}" for s in SEPARATIONS for k in ("L", "L/5")]
     found = {(row["family"], row["arm"]): row for row in rows}
@@ -358,7 +358,7 @@ def show_gain(
 PARTS: Mapping[str, tuple[Callable[[argparse.Namespace], Iterator[Row]], Callable[[list[Row]], None]]] = {
     "pfam": (pfam, show_pfam),
 }
-"""Name of a part -> what measures it, and what prints it."""
+"""The functions that measure and print each part, by its name."""
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ FILES = {
 
 
 class Sentence(NamedTuple):
-    """A sentence of at most ten words: their tags, and edges between words counted from 0.
+    """A sentence: the tags of its words, and edges between words counted from 0.
 
     nodes: the units of each word.
     """
@@ -70,9 +70,10 @@ def sentences(
     """Sentences of 2 to `longest` words.
 
     Args:
-        paths: CoNLL-U.
-        units: of each sentence, by its id; None for the words of the treebank. Others are left out.
-        longest: most words, punctuation not counted.
+        paths: CoNLL-U files.
+        units: units of each sentence, by its id; other sentences are left out. None means the words of the
+            treebank.
+        longest: largest number of words, punctuation not counted.
     """
     for record in (record for path in paths for record in read_conllu(path, Problems())):
         parse = parse_of(record)
@@ -101,7 +102,7 @@ def sentences(
 def rivals(
     treebank: Sequence[Sentence], *, steps: int = 40, seed: int = 0
 ) -> dict[str, list[frozenset[Edge]]]:
-    """The trees of each rival, a sentence each: `chain`, `random`, `dmv`."""
+    """The trees of each baseline (`chain`, `random`, `dmv`), one per sentence."""
     random = np.random.default_rng(seed)
     guessed = []
     for one in treebank:
@@ -116,7 +117,7 @@ def rivals(
 
 
 def figures(treebank: Sequence[Sentence], trees: Mapping[str, Sequence[frozenset[Edge]]]) -> dict[str, Any]:
-    """UUAS of each, with its interval and its gain over the chain."""
+    """The UUAS of each method, with its interval and its gain over the chain."""
     sizes = [len(one.gold) for one in treebank]
     near = np.array([len(one.gold & chain(len(one.tags))) for one in treebank])
     found = {}
@@ -131,7 +132,7 @@ def figures(treebank: Sequence[Sentence], trees: Mapping[str, Sequence[frozenset
 
 
 class Found(NamedTuple):
-    """What `seqmlm structure --graphs` wrote of sentences, by their ids."""
+    """The output of `seqmlm structure --graphs` for sentences, by their ids."""
 
     units: dict[str, list[str]]
     edges: dict[str, set[Edge]]
@@ -157,13 +158,13 @@ def found_in(treebank: Sequence[Sentence], found: Found) -> list[frozenset[Edge]
 METHODS = ("cmi", "cpmi", "pmi")
 LONGER, LONGEST_OF_ALL = 200, 40
 SYMBOLS = 16
-"""Of each place that `cmi` takes: two are enough for the error of the published sampler."""
+"""The number of symbols per place in `cmi`: two are enough for the error of the published sampler."""
 FLAGS = {"data": {"validation": 0.005, "calibration": 0.002}}
-"""No thresholds of anomalies are needed, and calibrating them on thousands of sentences takes minutes."""
+"""Training settings without a calibration, which takes minutes on thousands of sentences and is not used."""
 
 
 class Language(NamedTuple):
-    """What a model learns, the treebanks it is judged on, and what its files are called."""
+    """The training data of a model, its test treebanks, and the prefix of its file names."""
 
     learnt: Sequence[Path]
     tests: Sequence[Path]
@@ -178,7 +179,7 @@ def english(data: Path, out: Path) -> Language:
 
 
 def german_french(data: Path, out: Path) -> Language:
-    """All that there is: few sentences, of both together."""
+    """All sentences of both languages together, which are few."""
     folder = data / "text"
     learnt = [*folder.glob("ud_*_gsd/*dev*"), *folder.glob("ud_pud_parallel/[df][er]_*")]
     return Language(sorted(learnt), sorted(folder.glob("ud_*_gsd/*test*")), "german-french-")
@@ -188,7 +189,7 @@ LANGUAGES = {"english": english, "german-french": german_french}
 
 
 def of_models(language: Language, out: Path, minutes: float, seeds: int, *, quick: bool) -> dict[str, Any]:
-    """UUAS of the maps of trained models beside the rivals, of short and of longer test sentences."""
+    """UUAS of the maps of trained models and of the baselines, for short and longer test sentences."""
     learnt, tests, prefix = language
     known = set[str]()
     for path in learnt:
@@ -232,7 +233,7 @@ def write_treebank(paths: Sequence[Path], file: Path, wanted: Collection[str]) -
 
 
 def shown(name: str, own: dict[str, Any]) -> dict[str, Any]:
-    """Print figures, and give them back."""
+    """Print figures and return them."""
     print(f"{name}: {own['sentences']:,} sentences, {own['edges']:,} edges")
     for rival, its in own.items():
         if isinstance(its, dict):
@@ -247,12 +248,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data catalogue")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--quick", action="store_true", help="500 sentences of each treebank, 5 steps of EM")
-    parser.add_argument("--maps", type=Path, help="what seqmlm structure --graphs wrote of the same treebank")
+    parser.add_argument("--maps", type=Path, help="output of seqmlm structure --graphs for the same treebank")
     parser.add_argument("--train", type=float, help="minutes: trains models and maps sentences of EWT's test")
-    parser.add_argument("--seeds", type=int, default=3, help="models")
-    parser.add_argument("--language", choices=list(LANGUAGES), default="english", help="of --train")
+    parser.add_argument("--seeds", type=int, default=3, help="number of models")
+    parser.add_argument("--language", choices=list(LANGUAGES), default="english", help="language of --train")
     parser.add_argument(
-        "--out", type=Path, default=Path("benchmarks/results/structure_text"), help="where those are kept"
+        "--out",
+        type=Path,
+        default=Path("benchmarks/results/structure_text"),
+        help="where models and maps are kept",
     )
     asked = parser.parse_args()
     if asked.train is not None:

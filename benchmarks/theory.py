@@ -65,8 +65,8 @@ def masked(
 ) -> Iterator[Row]:
     """Both differences and bounds as noise between coordinates shrinks.
 
-    x = A z + e with Cov(e) = D + s O, D diagonal. Regression on the rest is A_i E[z | rest] + E[e_i | rest],
-    and the second term is 0 without O; its square is c' S^-1 c <= |c|^2 / least eigenvalue of S, c = s O_i.
+    x = A z + e with Cov(e) = D + s O, D diagonal. Regression on the rest is A_i E[z | rest] + E[e_i | rest].
+    The second term is 0 without O. Its square is c' S^-1 c <= |c|^2 / least eigenvalue of S, c = s O_i.
     PCA: |sin of the angle| <= 2 sqrt(topics) |Cov(e) - mean D| / least eigenvalue of A A' (Yu et al. 2015).
     """
     random = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def information(table: Doubles, i: int, j: int, known: Sequence[int]) -> float:
 
 
 def mixture(sharp: float, seed: int, places: int = 5, symbols: int = 3) -> Doubles:
-    """(2, A, ..., A) of a topic and a chain whose steps depend on it, more so the sharper it is."""
+    """(2, A, ..., A) probabilities of a topic and a chain whose steps depend on it, more if it is sharper."""
     random = np.random.default_rng(seed)
     begin, steps = random.normal(size=(2, symbols)), random.normal(size=(2, symbols, symbols))
     table = np.zeros((2, *[symbols] * places))
@@ -133,7 +133,7 @@ def mixture(sharp: float, seed: int, places: int = 5, symbols: int = 3) -> Doubl
 
 
 def hidden_markov(sharp: float, seed: int, places: int = 5, symbols: int = 3) -> Doubles:
-    """(2^L, A, ..., A) of all hidden states together and the symbols they give."""
+    """(2^L, A, ..., A) probabilities of all hidden states together and of their symbols."""
     random = np.random.default_rng(seed)
     given = np.exp(sharp * random.normal(size=(2, symbols)))
     given /= given.sum(axis=1, keepdims=True)
@@ -170,7 +170,7 @@ LETTERS, PLACES = "LAGV", 6
 
 
 def potts() -> Doubles:
-    """(A, ..., A) of a chain in which each place follows the one before, and the last one the second."""
+    """(A, ..., A) probabilities of a chain: places depend on the place before, the last also on the second."""
     random, size = np.random.default_rng(5), len(LETTERS)
     steps = random.normal(scale=1.2, size=(PLACES, size, size))
     table = np.zeros([size] * PLACES)
@@ -181,13 +181,13 @@ def potts() -> Doubles:
 
 
 def conditional(table: Doubles, i: int, hidden: Sequence[int] = ()) -> Doubles:
-    """p(x_i | all others but the hidden ones), of the table's shape with ones in place of these."""
+    """p(x_i | all others except the hidden places), in the shape of the table; hidden axes have length 1."""
     joint = table.sum(axis=tuple(hidden), keepdims=True)
     return joint / joint.sum(axis=i, keepdims=True)
 
 
 def asked(model: Any, i: int, hidden: Sequence[int] = ()) -> Doubles:
-    """The same by a model, asked with [MASK] at the hidden places too."""
+    """The same by a model, with [MASK] at the hidden places too."""
     from seqmlm.engine.query import Query
     from seqmlm.engine.reductions import Rows
 
@@ -208,10 +208,10 @@ def asked(model: Any, i: int, hidden: Sequence[int] = ()) -> Doubles:
 def errors(
     table: Doubles, own: Callable[[int, Sequence[int]], Doubles], pairs: Sequence[tuple[int, int]]
 ) -> Iterator[Row]:
-    """The error of each pair's information and its bound.
+    """The error of the information of each pair and its bound.
 
-    E log q(x_i | rest) - E log q(x_i | rest without x_j) - I is the divergence of the second less that of the
-    first, each at least 0.
+    The error is E log q(x_i | rest) - E log q(x_i | rest without x_j) - I. It equals the divergence of the
+    second less that of the first. Each divergence is at least 0.
     """
     for i, j in pairs:
         rest = [n for n in range(PLACES) if n not in (i, j)]
@@ -239,7 +239,7 @@ def chain_samples(out: Path) -> Path:
 def model_errors(
     out: Path, name: str, flags: Row, seed: int, steps: int, pairs: Sequence[tuple[int, int]]
 ) -> Iterator[Row]:
-    """`errors` of a `tiny` model trained on the chain for so many steps."""
+    """`errors` of a `tiny` model trained on the chain for a number of steps."""
     from anomaly_models import trained
 
     from seqmlm.inference.session import Session
@@ -287,7 +287,7 @@ def masking(quick: bool, out: Path) -> Iterator[Row]:
 
 
 def graph(seed: int, nodes: int = 10) -> tuple[Doubles, set[tuple[int, int]]]:
-    """(2, ..., 2) of an Ising model of a random tree with a further edge, and its edges."""
+    """(2, ..., 2) probabilities of an Ising model of a random tree with an extra edge, and its edges."""
     random = np.random.default_rng(seed)
     edges = {(int(random.integers(n)), n) for n in range(1, nodes)}
     spare = [pair for pair in combinations(range(nodes), 2) if pair not in edges]
@@ -301,7 +301,7 @@ def graph(seed: int, nodes: int = 10) -> tuple[Doubles, set[tuple[int, int]]]:
 
 
 def edges(quick: bool, inform: Callable[..., float] = information) -> Iterator[Row]:
-    """Area under the curve of both kinds of information; outside of edges the conditional one is 0."""
+    """The area under the curve of both kinds of information; the conditional one is 0 without an edge."""
     from sklearn.metrics import roc_auc_score
 
     for seed in range(5 if quick else 50):
@@ -318,7 +318,7 @@ def edges(quick: bool, inform: Callable[..., float] = information) -> Iterator[R
 
 
 def shared_selection(spins: Doubles, weight: float) -> Doubles:
-    """(n, n) sizes of the couplings that all nodes' logistic regressions with L1 have in common."""
+    """(n, n) sizes of the shared couplings in the logistic regressions with L1 of all nodes."""
     from scipy.optimize import minimize
 
     nodes = spins.shape[1]
@@ -344,7 +344,7 @@ def shared_selection(spins: Doubles, weight: float) -> Doubles:
 
 
 def node_by_node(spins: Doubles, weight: float) -> Doubles:
-    """(n, n) the same of each node's regression by itself, means of both ends."""
+    """(n, n) the same with a separate regression for each node, means of both ends."""
     from sklearn.linear_model import LogisticRegression
 
     sizes = np.zeros((spins.shape[1], spins.shape[1]))
@@ -376,7 +376,7 @@ def linear_model(spins: Doubles, weight: float) -> Doubles:
 
 
 def linear(quick: bool, fit: Callable[[Doubles, float], Doubles] = linear_model) -> Iterator[Row]:
-    """Edges that each keeps, of 2,000 samples; the first two are the same convex problem."""
+    """The edges that each method keeps, from 2,000 samples; the first two are the same convex problem."""
     for seed in range(2 if quick else 10):
         table, truth = graph(seed)
         drawn = np.random.default_rng(seed).choice(table.size, p=table.ravel(), size=2000)
@@ -404,7 +404,7 @@ PARTS: dict[str, Callable[[bool, Path], Iterator[Row]]] = {
 
 
 def picture(name: str, rows: Sequence[Row], to: Path) -> None:
-    """Values against what they depend on, or bounds against values."""
+    """Draw values against the variable they depend on, or bounds against values."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4))

@@ -102,7 +102,7 @@ def _proteins(data: Path) -> list[str]:
 
 
 def prepare(data: Path, kept: Path) -> None:
-    """Tokenize both fields once and keep the ids beside the tokenizers."""
+    """Tokenize both fields once and keep the ids in the folders of the tokenizers."""
     from seqmlm.domains.protein.tokenizer import ResidueTokenizer
     from seqmlm.tokenizers.subword import WordPieceTokenizer
 
@@ -339,14 +339,14 @@ def run_losses(arm: Arm, data: Corpus) -> dict[str, Any]:
 
 
 def flops_per_token(model: PreTrainedModel, mean_length: float, masked_fraction: float = 0.15) -> float:
-    """Floating point operations of one training step per token (after Kaplan et al. 2020).
+    """Floating-point operations of one training step per token (after Kaplan et al. 2020).
 
-    6 per weight of the body and token, 6 per weight of the head and *masked* token, and attention's 12 x
-    hidden x visible tokens a layer. Embedding look-ups are free.
+    The sum has three terms: 6 per weight of the body and token; 6 per weight of the head and *masked* token;
+    and for attention, 12 x hidden x visible tokens a layer. Embedding look-ups are free.
 
     Args:
         model: any supported masked LM.
-        mean_length: mean document length in tokens (weighted by tokens, where lengths vary much).
+        mean_length: mean document length in tokens (weighted by tokens, if lengths vary much).
         masked_fraction: share of tokens the head predicts.
     """
     config = model.config

@@ -63,7 +63,7 @@ TEMPLATES = ("{text} It was [MASK].", "A [MASK] film: {text}", "{text} All in al
 LABELS = ("1=good,great,excellent", "0=bad,terrible,awful")
 QUESTIONS = 2000
 LATER = 16
-"""Unknown events behind the one that is asked about: without any, the session would end with it."""
+"""The number of unknown events after the predicted event. Without them, the session would end with it."""
 
 
 def text_model(data: Path, out: Path, seed: int, minutes: float) -> LoadedModel:
@@ -136,7 +136,7 @@ def code(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
 
 
 def bugs(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
-    """Of arms by model, that with counts of the training mixed in is asked too; it is no rival."""
+    """Rows for QuixBugs. The model mixed with training counts is scored too; it is not a baseline."""
     found = quixbugs(data, out, seed, minutes)
     for most, name in ((1, "first"), (3, "among three")):
         right = {arm: ranks <= most for arm, (ranks, _) in found.items()}
@@ -217,7 +217,7 @@ def drug(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
     total = sum(alone.values())
 
     def likely(given: Sequence[str]) -> str:
-        """By the condition of the visit that says most."""
+        """The drug with the highest share in earlier visits with one of the conditions."""
         best = max(
             (
                 (together[c, d] / conditions[c], -n)
@@ -230,7 +230,7 @@ def drug(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
         return drugs[-best[1]]
 
     def bayes(given: Sequence[str]) -> str:
-        """By all conditions of the visit, as if they were independent given the drug."""
+        """The most likely drug by all conditions of the visit, as if they were independent given the drug."""
 
         def score(d: str) -> float:
             seen = (np.log((together[c, d] + 0.1) / (alone[d] + 0.1 * len(conditions))) for c in given)
@@ -292,7 +292,7 @@ def compared(
     groups: Sequence[int] | None = None,
     **more: Any,
 ) -> Iterator[Row]:
-    """A row for the model and for each rival; the gain is to the best of these."""
+    """A row for the model and for each baseline; the gain is over the best baseline."""
     weights = bootstrap_weights(np.arange(len(right)) if groups is None else groups, 1000, 0)
     best = max(rivals, key=lambda one: rivals[one].mean())
     for asked, own in {"model": right, **rivals}.items():

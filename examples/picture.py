@@ -50,7 +50,7 @@ def alarm() -> tuple[list[tuple[str, float]], str]:
 
 
 def draw(values: Any, known: set[tuple[int, int]], lines: list[tuple[str, float]], reason: str) -> Figure:
-    """Both beside each other."""
+    """Draw both next to each other."""
     figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2, width_ratios=(4, 6))
     shown = np.triu(np.nan_to_num(values), 1)

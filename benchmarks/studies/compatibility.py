@@ -78,7 +78,7 @@ class Hidden(NamedTuple):
     places: Any
 
     def document(self, asked: Any, place: int | None = None, symbol: int = 0) -> Document:
-        """The question what stands somewhere, a symbol at a place."""
+        """The query for the places `asked`, with the given symbol at `place`."""
         ids = self.ids.copy()
         if place is not None:
             ids[place] = symbol
@@ -86,7 +86,7 @@ class Hidden(NamedTuple):
 
 
 class CompatibleRows(MaskedRows):
-    """Rows whose loss in training holds the mean squared deviation at drawn pairs, times a weight."""
+    """Rows whose training loss includes the mean squared deviation at drawn pairs, times a weight."""
 
     weight, pairs, symbols = 0.0, 1, 8
 
@@ -115,7 +115,7 @@ class CompatibleRows(MaskedRows):
         return Hidden(ids, batch.position_ids[0, own].numpy(), places)
 
     def deviations(self, drawn: Sequence[Hidden]) -> Tensor:
-        """(P,) at symbols drawn, without replacement, of what the model says while both are hidden."""
+        """(P,) deviations at symbols drawn without replacement from the model with both places hidden."""
         count = min(self.symbols, len(self.space.ordinary))
         with torch.no_grad():
             alone = self.logs([one.document(one.places) for one in drawn])
@@ -138,7 +138,7 @@ class CompatibleRows(MaskedRows):
 
 
 def model_of(out: Path, name: str, domain: str, files: Sequence[Path], options: Any) -> LoadedModel:
-    """A model trained with the weight of `options`, and what its training took, kept beside it."""
+    """A model trained with the weight of `options`; the time of its training is kept in its folder."""
     weight, seed = options.weight, options.seed
     made = type("Rows", (CompatibleRows,), {"weight": weight, "pairs": options.pairs})
     assemble.MaskedRows = made if weight else MaskedRows  # type: ignore[misc]
@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/compatibility"))
     parser.add_argument("--only", choices=sorted(ARMS), action="append", help="only these arms")
     parser.add_argument("--weight", type=float, nargs="+", default=[0.0, 0.1, 1.0])
-    parser.add_argument("--pairs", type=int, default=1, help="sequences of a batch with such a pair")
+    parser.add_argument("--pairs", type=int, default=1, help="number of sequences in a batch with a pair")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=1.0, help=f"{STEPS} steps each, of a training")
     parser.add_argument("--quick", action="store_true", help="one seed, a few steps and pairs")

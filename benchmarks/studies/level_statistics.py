@@ -69,10 +69,10 @@ class Arm:
     """Records of one field.
 
     Args:
-        model: asked.
-        teaching: normal records that statistics get their p-values from.
-        normal: others.
-        faulty: kind of fault -> records with it, and where it is; None for all of the record.
+        model: the model.
+        teaching: normal records that give the p-values of the statistics.
+        normal: other normal records.
+        faulty: records with each kind of fault, and its place; None for the whole record.
     """
 
     model: LoadedModel
@@ -96,7 +96,7 @@ def of_field(name: str, data: Path, out: Path, seed: int, minutes: float) -> Arm
 
 
 def of_patients(data: Path, out: Path, seed: int, minutes: float) -> Arm:
-    """Wrong codes in short histories of patients; every third held-out patient teaches."""
+    """Wrong codes in short histories of patients; every third held-out patient gives p-values."""
     model, _, held, planted = planted_patients(data, out, seed, minutes)
     wrong = [
         (as_record(one.history, number), [one.history.code_spans()[one.event]])
@@ -183,10 +183,10 @@ def _touched(row: Row, spans: Sequence[tuple[int, int]]) -> bool:
 
 
 class Contest:
-    """Choices compared on the rows of a level.
+    """Sets of statistics, compared on the rows of a level.
 
     Args:
-        level: declares one.
+        level: the level, which declares a set.
         parts: "teaching", "normal" and each kind of fault -> (statistics, lengths).
     """
 
@@ -203,7 +203,7 @@ class Contest:
         self.level, self.normal, self.faulty = level, ranks.pop("normal"), ranks
 
     def worth(self, names: Iterable[str], fusion: Fusion = "fisher") -> list[float]:
-        """AUROC and shares found at `RATES` by some statistics, means over kinds of faults."""
+        """AUROC and shares found at `RATES` with a set of statistics, means over kinds of faults."""
         names = list(names)
         normal = fuse({name: self.normal[name] for name in names}, fusion)
         found = []
@@ -215,7 +215,7 @@ class Contest:
         return np.mean(found, axis=0).tolist()
 
     def best_part(self) -> tuple[list[str], Fusion]:
-        """What is best on the way from all statistics to one, by the mean of AUROC and share at .05."""
+        """The best set on the way from all statistics to one, by the mean of AUROC and share at .05."""
         way = [list(self.normal)]
         while len(way[-1]) > 1:
             fewer = [[name for name in way[-1] if name != left] for left in way[-1]]
@@ -224,7 +224,7 @@ class Contest:
         return max(both, key=lambda one: sum(self.worth(*one)[:2]))
 
     def table(self) -> dict[str, list[float]]:
-        """Choice -> its worth."""
+        """The results of each set of statistics."""
         best, fusion = self.best_part()
         return {
             f"declared, {self.level.statistics.fusion}": self.worth(

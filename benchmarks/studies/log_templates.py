@@ -76,13 +76,13 @@ def pairs_in_common(first: Groups, second: Groups) -> float:
 
 
 def timed(work: Callable[[], list[int]]) -> tuple[list[int], float]:
-    """What it gives, and the seconds it took."""
+    """The result of a call, and its seconds."""
     start = time.perf_counter()
     return work(), time.perf_counter() - start
 
 
 def ours(lines: Sequence[Words], options: DrainOptions) -> dict[str, Any]:
-    """Ids of our Drain while it learns, and after."""
+    """The ids of our Drain while it learns, and after learning."""
     drain = Drain(options)
     ids, seconds = timed(lambda: [drain.add(line) for line in lines])
     frozen = drain.freeze()

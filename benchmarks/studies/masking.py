@@ -57,10 +57,11 @@ THIRD = 3  # every third sentence: the maps of all take twenty minutes of proces
 
 
 class Pairs(RateMasker):
-    """Selects pairs of units a distance apart that is drawn once a sequence; at least one pair.
+    """Select pairs of units at a distance that is drawn once per sequence; at least one pair.
 
-    A unit far from the ends may be the first or the second of a pair, others one of them or none: so
-    `rate` is the share of the former, and about half of it that of all.
+    A unit far from the ends can be the first or the second unit of a pair. Other units can be one of them, or
+    are in no pair. `rate` is the share of selected units far from the ends. About half of that share of all
+    units is selected.
     """
 
     name: ClassVar[str] = "pairs.v1"

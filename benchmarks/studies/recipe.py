@@ -86,7 +86,7 @@ ARMS = (
 
 
 def settings_of(arm: str) -> Settings:
-    """The settings of the parts of an arm; of two that set the same, the later."""
+    """The settings of the parts of an arm; later parts replace earlier ones."""
     unknown = [part for part in arm.split("+") if part not in PARTS]
     if unknown:
         raise SystemExit(f"no part {unknown[0]} of an arm; there are {', '.join(PARTS)}")
@@ -128,7 +128,7 @@ def _trna(path: Path) -> Iterator[tuple[str, set[tuple[int, int]]]]:
 
 
 def trna(data: Path, work: Path) -> tuple[list[Path], Pairs]:
-    """Nine of ten tRNA to train on, in a file; pairs of the others."""
+    """A file with nine of ten tRNA for training; the pairs of the others."""
     known = list(_trna(data / "dna/rna_structure/tRNA1415G.sto.gz"))
     path = work / "trna.fasta"
     path.write_text("".join(f">t{n}\n{letters}\n" for n, (letters, _) in enumerate(known) if n % 10))
@@ -137,7 +137,7 @@ def trna(data: Path, work: Path) -> tuple[list[Path], Pairs]:
 
 
 def protein_sample(data: Path, work: Path) -> tuple[list[Path], Pairs]:
-    """The sample of proteins; contacts of another draw of it."""
+    """The sample of proteins for training; contacts of another draw of the sample."""
     domain = plugins.domain("protein")
     drawn = domain.sample.draw(work / "protein")
     other = domain.sample.draw(work / "protein-other", n=60, seed=1)

@@ -94,7 +94,7 @@ def asked(field: str, model: LoadedModel, out: Path, pairs: int) -> list[tuple[E
 
 
 def ours(model: LoadedModel, given: list[tuple[Encoding, Any]], **settings: Any) -> Estimator:
-    """An estimator that asks about the chosen pairs alone; every token is a unit."""
+    """An estimator that computes only the chosen pairs; every token is a unit."""
     session = Session(model)
     made = estimator(
         StructureSettings(candidates=candidates(model), **settings),
@@ -129,7 +129,7 @@ def by_tokens(encoding: Encoding) -> Encoding:
 def published(
     model: LoadedModel, given: list[tuple[Encoding, Any]], steps: int, seed: int
 ) -> Iterator[tuple[int, Doubles]]:
-    """Steps, and the estimates of all pairs after so many."""
+    """Numbers of steps, and the estimates of all pairs after each."""
     network = deepcopy(model.rows.model).eval()
     network.set_attn_implementation("sdpa")
     mask, allowed = model.rows.space.mask, torch.tensor(candidates(model))

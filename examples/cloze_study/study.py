@@ -46,11 +46,11 @@ from seqmlm.training.pretrain import pretrain
 NAMES = ("negative", "positive")
 UNTRAINED = "none"
 VALID, FEW = 300, 1000
-"""Phrases that choose the best step, and of which few labels are drawn."""
+"""The number of phrases to select the best step, and of phrases from which few labels are drawn."""
 ENDS = 60
-"""Last words of a review, which a label is told of."""
+"""The number of last words of a review in a labelled example."""
 HEXAMERS = (*range(24, 30), *range(48, 54))
-"""Of -36 to -31 and -12 to -7, in promoters whose 61st base is the first that is transcribed."""
+"""The places -36 to -31 and -12 to -7 in promoters whose 61st base is the first transcribed base."""
 
 ARMS = ("cloze", "uniform", "nocloze", UNTRAINED)
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 1}
@@ -66,7 +66,7 @@ def phrases(path: Path) -> list[Phrase]:
 
 
 def by_sentence(rows: Sequence[Phrase]) -> list[list[Phrase]]:
-    """The phrases of each sentence: each phrase is put with the longest row that it is cut from.
+    """The phrases of each sentence: each phrase is grouped with the longest row that contains it.
 
     >>> by_sentence([("a film", "x"), ("it is a film", "y"), ("a bad one", "z")])
     [[('it is a film', 'y'), ('a film', 'x')], [('a bad one', 'z')]]
@@ -86,7 +86,7 @@ def by_sentence(rows: Sequence[Phrase]) -> list[list[Phrase]]:
 
 
 def halves(data: Path, out: Path, *, few: bool) -> dict[str, Path]:
-    """Files: what is learnt from without labels, and with them; labelled data to teach, validate and test."""
+    """Files for pretraining without and with labels, and labelled files to fine-tune, validate and test."""
     folder = out / "data"
     folder.mkdir(parents=True, exist_ok=True)
     files = {name: folder / f"{name}.csv" for name in ("teach", "few", "valid", "test")}
@@ -124,7 +124,7 @@ def learnt(name: str, file: Path, flags: dict[str, Any], seed: int, domain: str 
 
 
 def accuracy(model: str, train: Path, test: Path, kept: Path, seed: int, shots: int, **more: Any) -> float:
-    """Of a model taught so many labels; kept as JSON."""
+    """The accuracy of a model fine-tuned on a number of labels; kept as JSON."""
     if not kept.exists():
         config = FinetuneConfig(
             model=model, name=f"{kept.stem}-taught", seed=seed, shots=shots, resume=True, rivals="off",
@@ -139,7 +139,7 @@ def accuracy(model: str, train: Path, test: Path, kept: Path, seed: int, shots: 
 
 
 def labels(files: dict[str, Path], out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Accuracy by how often the appended label was hidden, and by the labels that taught the gap after it."""
+    """The accuracy by the share of hidden labels in pretraining and the number of labels in fine-tuning."""
     how: dict[str, Any] = {"valid": (str(files["valid"]),), "head": "prompt"}
     how |= {"template": "{text} [MASK]", "words": tuple(f"{x}={x}" for x in NAMES)}
     found = []
@@ -162,9 +162,12 @@ def labels(files: dict[str, Path], out: Path, options: argparse.Namespace) -> li
 
 
 class Second(NamedTuple):
-    """What a second stage reads, and what is taught after it.
+    """The data of a second stage and of the fine-tuning after it.
 
-    plain: sequences without labels. few, test: with them. masks: of each arm. how: settings of the teaching.
+    plain: sequences without labels.
+    few, test: sequences with labels.
+    masks: masking of each arm.
+    how: settings of the fine-tuning.
     """
 
     domain: str
@@ -176,7 +179,7 @@ class Second(NamedTuple):
 
 
 def opinions(data: Path, plain: Path, few: Path, test: Path) -> Second:
-    """Words of the opinion lexicon decide."""
+    """A second stage in which the words of the opinion lexicon decide."""
     lexicon = plain.with_name("opinion.txt")
     if not lexicon.exists():
         words = []
@@ -202,7 +205,7 @@ def sst2(data: Path, out: Path, *, few: bool) -> Second:
 
 
 def reviews(data: Path, out: Path, *, few: bool) -> Second:
-    """Sentences of half of the reviews of films, none of SST-2's; of the others the end, with its label."""
+    """Sentences of half of the film reviews, without those of SST-2; the ends of the others, with labels."""
     folder = out / "data"
     folder.mkdir(parents=True, exist_ok=True)
     plain, taught, test = (folder / name for name in ("reviews.txt", "reviews-few.csv", "reviews-test.csv"))
@@ -225,7 +228,10 @@ def reviews(data: Path, out: Path, *, few: bool) -> Second:
 
 
 def promoters(data: Path, out: Path, *, few: bool) -> Second:
-    """Of E. coli (sigma 70), and as many others of the same G and C; the places of both hexamers decide."""
+    """Promoters of E. coli (sigma 70), and as many other sequences with the same G and C content.
+
+    The places of both hexamers decide.
+    """
     from Bio.SeqIO.FastaIO import SimpleFastaParser
 
     folder = out / "data"
@@ -289,9 +295,10 @@ def masks(own: Second, out: Path, options: argparse.Namespace) -> list[dict[str,
 
 
 def sentence(rows: Sequence[dict[str, Any]]) -> str:
-    """Where uniform masks lie between the others: by the middle of both, less uniform, paired by draw.
+    """A sentence on the place of uniform masks between the others.
 
-    The interval is Student's, over the means of each seed of the second stage.
+    The value is the middle of both others minus uniform, paired by draw. The interval is that of Student,
+    over the means of each seed of the second stage.
     """
     table = {arm: np.array([row["accuracy"] for row in rows if row["arm"] == arm]) for arm in ARMS}
     middles = (table["cloze"] + table["nocloze"]) / 2 - table["uniform"]
@@ -317,7 +324,7 @@ def show(part: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def picture(rows: Sequence[dict[str, Any]], to: Path) -> None:
-    """Accuracy by labels, a line for each share, the darker the rarer the label was hidden."""
+    """Draw the accuracy by labels, with a line for each share; darker lines hid the label less often."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -344,17 +351,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
     parser.add_argument("--out", type=Path, default=Path("cloze-study"))
     parser.add_argument("--part", choices=("labels", "masks"), action="append")
-    parser.add_argument("--epochs", type=float, default=20.0, help="of pretraining with labels")
-    parser.add_argument("--seeds", type=int, default=4, help="of each training")
+    parser.add_argument("--epochs", type=float, default=20.0, help="epochs of pretraining with labels")
+    parser.add_argument("--seeds", type=int, default=4, help="number of seeds of each training")
     parser.add_argument(
         "--share", nargs="+", default=["0", "20", "40", "60", "80", "100"], help="p, in percent"
     )
     parser.add_argument("--count", type=int, nargs="+", default=[10, 30, 100, 300, 1000, 3000, 10_000])
-    parser.add_argument("--on", choices=[*SECONDS], default="sst2", help="what `masks` learns and is taught")
-    parser.add_argument("--first", help="a model, whose second stage `masks` is")
-    parser.add_argument("--steps", type=int, default=400, help="of the second stage")
-    parser.add_argument("--rate", type=float, default=1e-4, help="its learning rate")
-    parser.add_argument("--shots", type=int, nargs="+", default=[20, 200], help="labels that teach after it")
+    parser.add_argument("--on", choices=[*SECONDS], default="sst2", help="the data of `masks`")
+    parser.add_argument("--first", help="the model that `masks` trains in a second stage")
+    parser.add_argument("--steps", type=int, default=400, help="steps of the second stage")
+    parser.add_argument("--rate", type=float, default=1e-4, help="learning rate of the second stage")
+    parser.add_argument(
+        "--shots", type=int, nargs="+", default=[20, 200], help="numbers of labels for fine-tuning after it"
+    )
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--quick", action="store_true", help="2,000 phrases, one seed, two steps, one draw")

@@ -12,11 +12,11 @@ from seqmlm.tokenizers.fast import with_bracket_tokens, word_level
 
 
 def every_base(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
-    """Vocabulary of overlapping k-mers: a token of k letters at every base; `N` if it contains an N.
+    """A fast tokenizer of overlapping k-mers: a token of k letters at every base; `N` if it contains an N.
 
-    The library has no overlapping tokens, so the normalizer spells them out: every letter becomes a word of
-    its own, then k - 1 times every word takes over the last letter of the word behind it, and the words at
-    the end that could not grow are dropped.
+    The library has no overlapping tokens. Therefore the normalizer spells them out. Every letter becomes a
+    word. Then, k - 1 times, every word takes over the last letter of the next word. Words at the end that
+    could not grow are dropped.
     """
     steps = [normalizers.Replace(letter, letter + " ") for letter in LETTERS]
     for size in range(1, k):

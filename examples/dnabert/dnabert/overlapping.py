@@ -49,7 +49,7 @@ _ENTRIES = 1 << 20  # probabilities handled at a time
 
 
 class KmerTokenizer(BaseTokenizer):
-    """A token at every base, of it and the bases behind it; a k-mer with an N in it is `N`.
+    """A tokenizer with a token at every base, for it and the next bases; a k-mer with an N in it is `N`.
 
     Args:
         k: bases of a token, 3 to 6.
@@ -89,10 +89,11 @@ class KmerTokenizer(BaseTokenizer):
 
 
 class _Overlaps(NamedTuple):
-    """The bases of a sequence of overlapping k-mers, those of N left out.
+    """The bases of a sequence of overlapping k-mers, without those of N.
 
     code, number, start: (N,) each base, its number in the whole sequence, and its place in the raw text.
-    low, high: (N,) the first and last token that covers it. base: (L,) the first base of each token, or -1.
+    low, high: (N,) the first and last token that covers it.
+    base: (L,) the first base of each token, or -1.
     """
 
     code: Longs
@@ -104,8 +105,11 @@ class _Overlaps(NamedTuple):
 
 
 class _Hidden(NamedTuple):
-    """What a query hides, its key: (H,) bases and the variant of each, by variant and base; whether it is
-    read."""
+    """The hidden bases of a query, which are its key.
+
+    bases, variant: (H,) the bases and the variant of each, by variant and base.
+    asked: (H,) whether the base is read.
+    """
 
     bases: Longs
     variant: Longs
@@ -152,8 +156,10 @@ class _Overlapping(Letters):
 
 
 class OverlappingUnits(Bases):
-    """A k-mer at every base: a base is hidden with all tokens that cover it, and read in all of them. The
-    k-mers begin at id `first`, in alphabetical order."""
+    """A k-mer at every base: a base is hidden with all tokens that cover it, and read in all of them.
+
+    The k-mers begin at id `first`, in alphabetical order.
+    """
 
     def __init__(self, space: TokenSpace, facts: UnitFacts, *, k: int, first: int) -> None:
         super().__init__(space, replace(facts, one_pass=False, masking={"k": k, "first": first}))
@@ -202,8 +208,11 @@ class OverlappingUnits(Bases):
         hidden_in: Longs | None = None,
         asked_in: Longs | None = None,
     ) -> Query:
-        """As `Units.ask`; a base is hidden with all tokens that cover it, and a UsageError if it is read
-        where it is not hidden."""
+        """As `Units.ask`; a base is hidden with all tokens that cover it.
+
+        Raises:
+            UsageError: a base is read but not hidden, or other values do not agree.
+        """
         if (hidden_in is None) is not (asked_in is None):
             raise UsageError("hidden_in, asked_in: both or neither")
         layout = self.layout(encoding)
@@ -242,7 +251,7 @@ class OverlappingUnits(Bases):
         return self.ask(encoding, chosen, chosen) if len(chosen) else None
 
     def _one_by_one(self, encoding: Encoding, owned: Bools | None) -> Iterator[Query]:
-        """A variant for each base, all its tokens hidden; it belongs to who owns the last of them."""
+        """A variant for each base, with all its tokens hidden; it belongs to the owner of the last token."""
         layout = self.layout(encoding)
         bases = np.arange(len(layout.code))
         if owned is not None:
@@ -256,8 +265,11 @@ class OverlappingUnits(Bases):
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
     ) -> Iterator[Query]:
-        """As `Units.questions`; a base that is hidden with others is hidden with all tokens that cover it,
-        and a UsageError are modes that leave the hidden bases, or nothing else, to be seen."""
+        """As `Units.questions`; a base is hidden with all tokens that cover it.
+
+        Raises:
+            UsageError: the mode would leave hidden bases visible, or would hide all other bases.
+        """
         if mode.kind == "one-pass":
             raise UsageError(
                 f"one-pass scores need tokens that show what no other shows; here each base stands in "
@@ -311,8 +323,13 @@ class OverlappingUnits(Bases):
     def _shares(
         self, rows: NDArray[np.float32], codes: Longs, slots: Longs
     ) -> Iterator[tuple[Doubles, NDArray[Any]]]:
-        """(M, 4) p(base) by every token for every hidden base it covers, with the base's slot (M,); of (A, V)
-        log-probabilities, the (A, k) true bases, and their slots, -1 where a base is seen."""
+        """(M, 4) p(base) by every token for every hidden base it covers, with the slot (M,) of the base.
+
+        Args:
+            rows: (A, V) log-probabilities.
+            codes: (A, k) true bases.
+            slots: (A, k) their slots, or -1 if a base is visible.
+        """
         patterns = (slots >= 0) @ (1 << np.arange(self.k))
         for pattern in np.unique(patterns).tolist():
             hidden = [i for i in range(self.k) if pattern >> i & 1]
@@ -357,24 +374,26 @@ class OverlappingUnits(Bases):
 
 
 class KmerSpan(RateMasker):
-    """Hides spans of symbols of geometric length by selecting all s + k - 1 tokens that cover them.
+    """Hide spans of symbols of geometric length by selecting all s + k - 1 tokens that cover them.
 
-    A span begins at every symbol with one probability, chosen so that a symbol is hidden with probability
-    `rate`; spans that touch or overlap are merged. A sequence without any gets one. A run of selected tokens
-    has one outcome, and a random one is a random string of symbols tokenized again together with the visible
-    symbols next to it: nothing contradicts and nothing leaks. With k = 1 the tokens are the symbols.
+    A span begins at every symbol with one probability. It is chosen so that a symbol is hidden with
+    probability `rate`. Spans that touch or overlap are merged. A sequence without a span gets one.
+
+    A run of selected tokens has one outcome. A random outcome is a random string of symbols, tokenized again
+    together with the visible symbols next to it. Therefore tokens do not contradict each other and reveal
+    nothing. With k = 1 the tokens are the symbols.
 
     Args:
         rate: share of symbols to hide, in [0, 1).
         space: the vocabulary.
         k: symbols of a token.
         first: id of the first k-mer; the other letters ** k - 1 follow in alphabetical order.
-        p: of the geometric lengths, P(s) proportional to p (1 - p)^(s - 1); in (0, 1].
+        p: parameter of the geometric lengths, P(s) proportional to p (1 - p)^(s - 1); in (0, 1].
         longest: longest span, at least 1.
         letters: number of symbols of the alphabet.
 
     Raises:
-        UsageError: a value out of range.
+        UsageError: a value is out of range.
     """
 
     name: ClassVar[str] = "kmer_span.v1"
@@ -481,7 +500,7 @@ class KmerSpan(RateMasker):
 
 
 def _runs(encoding: Encoding, inside: Bools) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where runs of neighbouring tokens begin, and their lengths; group numbers go up by one within a run."""
+    """The starts and lengths of runs of neighbouring tokens. Group numbers increase by one within a run."""
     goes_on = np.zeros(len(inside), dtype=np.bool_)
     goes_on[1:] = inside[1:] & inside[:-1] & (np.diff(encoding.groups) == 1)
     first = np.flatnonzero(inside & ~goes_on)
@@ -490,9 +509,11 @@ def _runs(encoding: Encoding, inside: Bools) -> tuple[NDArray[np.intp], NDArray[
 
 
 def _start_rate(at_least: NDArray[np.float64], rate: float) -> float:
-    """Probability that a span begins at a symbol such that a symbol is hidden with probability `rate`: it
-    stays visible if none of the `longest` symbols up to it begins a span that reaches it. `at_least` has
-    P(length >= 1), P(length >= 2), ..."""
+    """The probability that a span begins at a symbol, so that a symbol is hidden with probability `rate`.
+
+    A symbol is visible if none of the `longest` symbols up to it begins a span that reaches it. `at_least`
+    has P(length >= 1), P(length >= 2), ...
+    """
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
