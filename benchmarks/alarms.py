@@ -143,9 +143,7 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(ARMS), action="append", help="only these arms")
     parser.add_argument("--seeds", type=int, help="models of each set (3, or 1 with --quick)")
     parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
-    parser.add_argument(
-        "--records", type=int, help="largest number of judged records of a kind (blind, fields)"
-    )
+    parser.add_argument("--records", type=int, help="most judged records of a kind (blind, fields)")
     parser.add_argument("--quick", action="store_true", help="one minute, one seed")
     options = parser.parse_args()
     options.seeds = options.seeds or (1 if options.quick else 3)

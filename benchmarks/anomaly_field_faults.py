@@ -52,7 +52,7 @@ def words_swapped(text: str, random: Random) -> Faulty | None:
 
 
 def wrong_word(words: list[str]) -> Fault:
-    """A lower-case word is replaced with a word drawn from running text, so that rarity is no clue."""
+    """A lower-case word is replaced with a word drawn from running text, so that it is not always rare."""
 
     def fault(text: str, random: Random) -> Faulty | None:
         found = list(re.finditer(r"\b[a-z]+\b", text))

@@ -517,7 +517,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one minute, one seed, fewer records")
     parser.add_argument("--few", action="store_true", help="calibrate with few rows")
     parser.add_argument(
-        "--in-time", action="store_true", help="logs: compare calibration records by later alarms"
+        "--in-time",
+        action="store_true",
+        help="logs: alarms after the training, by choice of calibration records",
     )
     options = parser.parse_args()
     size = Size(minutes=options.minutes, records=options.records, tokens=options.tokens)

@@ -31,9 +31,10 @@ Reduce = Callable[[list[Tensor]], Tensor]
 class _Scores:
     """Log-probabilities at the places of B sentences of n words.
 
-    root: (B, n).
-    arc: (B, n, n) of head and dependent.
-    stop, go: (B, n, 2, 2) of head, side, and whether it has no dependent there yet (1) or has (0).
+    Attributes:
+        root: (B, n).
+        arc: (B, n, n) of head and dependent.
+        stop, go: (B, n, 2, 2) of head, side, and whether it has no dependent there yet (1) or has (0).
     """
 
     root: Tensor

@@ -240,8 +240,8 @@ def reviews(data: Path, work: Path, quick: bool) -> Task:
 def promoters(data: Path, work: Path, quick: bool) -> Task:
     """Pairs of a promoter and a negative of the same GC content; pretrained on the genome, without labels.
 
-    The data also have counts of runs of four bases. Boosting on these counts, alone and with the model, is a
-    baseline.
+    The data also have counts of runs of four bases. Boosting on these counts is a baseline, also with the
+    model.
     """
     folder = data / "dna/promoters_cnnprom"
     yes, no = ([b for _, b in fasta(folder / f"Ecoli_{one}prom.fa.gz")] for one in ("", "non_"))

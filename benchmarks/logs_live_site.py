@@ -1,7 +1,7 @@
 """A small shop behind a real nginx, for `logs_live.py`: its clients, its faults, and its access logs.
 
-nginx, the backend and all clients run on the loopback interface. nginx writes each request twice, in the same
-order: as a combined line and as JSON. Each client has its own address, which nginx takes from the header
+nginx, the backend and all clients run on the loopback interface. The server writes each request twice, in the
+same order: as a combined line and as JSON. Each client has its own address, which nginx takes from the header
 X-Forwarded-For. A fault is injected for some seconds among the normal traffic. Its lines are known by the
 address of the client. If the backend has the fault, they are known by their status or time. A probe checks
 the shop twenty times a second. If the probe or all clients stop, the lines around the pause show the fault.

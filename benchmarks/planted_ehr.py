@@ -52,7 +52,8 @@ class CodeFrequencies:
             like: the code to be replaced.
             unwanted: codes that are not wrong, because the patient has them.
             rng: random generator.
-            matched: draw codes in proportion to their frequency, so that rarity is no clue; else uniformly.
+            matched: draw codes in proportion to their frequency, so that rarity does
+            not reveal the wrong code; else uniformly.
         """
         counts = self._counts.get(vocabulary_of(like), Counter())
         codes = [code for code in sorted(counts) if code not in unwanted]

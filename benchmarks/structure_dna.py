@@ -112,7 +112,7 @@ def mapped(
     """The map of each sequence by `seqmlm structure`, and the pairs that it takes, by name.
 
     Args:
-        letters: of each, the texts without gaps; None: these have none.
+        letters: the sequences without gaps, by name; None if `texts` have no gaps.
     """
     fasta = written(kept.with_suffix(".fa"), texts)
     structure_maps.mapped(kept, model=model, paths=(str(fasta),), method=method, min_separation=apart)

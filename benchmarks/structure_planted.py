@@ -62,16 +62,17 @@ NULLS = 9
 class Field(NamedTuple):
     """The settings of the benchmark for a field.
 
-    data: the file of its sample for training.
-    steps: steps of training.
-    records: number of mapped records.
-    counted: number of records that pmi counts.
-    arms: the settings of `seqmlm structure` by arm.
-    null: the same for the maps of shuffled sequences.
-    learnt, held_out: records drawn for training and for maps; None for the default of `seqmlm sample`.
-    few: number of records that cmi and cpmi map, if these are expensive.
-    nulled: number of shuffled records.
-    options: options of training.
+    Attributes:
+        data: the file of its sample for training.
+        steps: steps of training.
+        records: number of mapped records.
+        counted: number of records that pmi counts.
+        arms: the settings of `seqmlm structure` by arm.
+        null: the same for the maps of shuffled sequences.
+        learnt, held_out: records drawn for training and for maps; None for the default of `seqmlm sample`.
+        few: number of records that cmi and cpmi map, if these are expensive.
+        nulled: number of shuffled records.
+        options: options of training.
     """
 
     data: str

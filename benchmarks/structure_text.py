@@ -248,7 +248,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data catalogue")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--quick", action="store_true", help="500 sentences of each treebank, 5 steps of EM")
-    parser.add_argument("--maps", type=Path, help="output of seqmlm structure --graphs for the same treebank")
+    parser.add_argument(
+        "--maps", type=Path, help="output of `seqmlm structure --graphs` for the same treebank"
+    )
     parser.add_argument("--train", type=float, help="minutes: trains models and maps sentences of EWT's test")
     parser.add_argument("--seeds", type=int, default=3, help="number of models")
     parser.add_argument("--language", choices=list(LANGUAGES), default="english", help="language of --train")

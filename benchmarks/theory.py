@@ -170,7 +170,7 @@ LETTERS, PLACES = "LAGV", 6
 
 
 def potts() -> Doubles:
-    """(A, ..., A) probabilities of a chain: places depend on the place before, the last also on the second."""
+    """(A, ..., A) of a chain: a place depends on the place before, the last also on the second."""
     random, size = np.random.default_rng(5), len(LETTERS)
     steps = random.normal(scale=1.2, size=(PLACES, size, size))
     table = np.zeros([size] * PLACES)

@@ -341,8 +341,8 @@ def run_losses(arm: Arm, data: Corpus) -> dict[str, Any]:
 def flops_per_token(model: PreTrainedModel, mean_length: float, masked_fraction: float = 0.15) -> float:
     """Floating-point operations of one training step per token (after Kaplan et al. 2020).
 
-    The sum has three terms: 6 per weight of the body and token; 6 per weight of the head and *masked* token;
-    and for attention, 12 x hidden x visible tokens a layer. Embedding look-ups are free.
+    The sum has 6 operations per weight of the body and token, and 6 per weight of the head and *masked*
+    token. Attention adds 12 x hidden x visible tokens a layer. Embedding look-ups are free.
 
     Args:
         model: any supported masked LM.

@@ -164,10 +164,11 @@ def labels(files: dict[str, Path], out: Path, options: argparse.Namespace) -> li
 class Second(NamedTuple):
     """The data of a second stage and of the fine-tuning after it.
 
-    plain: sequences without labels.
-    few, test: sequences with labels.
-    masks: masking of each arm.
-    how: settings of the fine-tuning.
+    Attributes:
+        plain: sequences without labels.
+        few, test: sequences with labels.
+        masks: masking of each arm.
+        how: settings of the fine-tuning.
     """
 
     domain: str

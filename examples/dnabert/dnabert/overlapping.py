@@ -91,9 +91,10 @@ class KmerTokenizer(BaseTokenizer):
 class _Overlaps(NamedTuple):
     """The bases of a sequence of overlapping k-mers, without those of N.
 
-    code, number, start: (N,) each base, its number in the whole sequence, and its place in the raw text.
-    low, high: (N,) the first and last token that covers it.
-    base: (L,) the first base of each token, or -1.
+    Attributes:
+        code, number, start: (N,) each base, its number in the whole sequence, and its place in the raw text.
+        low, high: (N,) the first and last token that covers it.
+        base: (L,) the first base of each token, or -1.
     """
 
     code: Longs
@@ -107,8 +108,9 @@ class _Overlaps(NamedTuple):
 class _Hidden(NamedTuple):
     """The hidden bases of a query, which are its key.
 
-    bases, variant: (H,) the bases and the variant of each, by variant and base.
-    asked: (H,) whether the base is read.
+    Attributes:
+        bases, variant: (H,) the bases and the variant of each, by variant and base.
+        asked: (H,) whether the base is read.
     """
 
     bases: Longs
