@@ -385,7 +385,7 @@ BAD: dict[str, dict[str, list[int]]] = {
     "each only once": {"allowed": [5, 5]},
     "contain at least one": {"allowed": []},
     "allowed: an id outside": {"allowed": [-1]},
-    "special tokens have no probability": {"allowed": [0, 5]},
+    "must not contain special tokens": {"allowed": [0, 5]},
 }
 
 

@@ -169,7 +169,7 @@ def test_as_much_is_done_as_a_small_part_says_is_affordable(fake_time: FakeTime,
 
 def test_a_record_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / CUTS).write_text("{")
-    with pytest.raises(StateError, match="remove it"):
+    with pytest.raises(StateError, match="remove the file"):
         Cuts(tmp_path / CUTS, {})
 
 

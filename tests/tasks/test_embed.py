@@ -343,7 +343,7 @@ def test_what_cannot_be_compared_is_refused(
     asked = ("embed", model, texts, "--set", f"index={index}")
     seqmlm(*asked).refused(2, "--neighbours K")
     seqmlm(*asked, "--neighbours", 10).refused(2, "9 vectors", "fewer than 10 neighbours")
-    seqmlm(*asked, "--neighbours", 2, "--layers", 1).refused(2, "layers last", "are of 1")
+    seqmlm(*asked, "--neighbours", 2, "--layers", 1).refused(2, "layers last", "have 1")
     seqmlm(*asked, "--set", "knn=pet").refused(2, "no column 'pet'")
     other = text_model(tmp_path / "other")
     seqmlm("embed", other, texts, "--set", f"index={index}", "--neighbours", 2).refused(
@@ -358,7 +358,7 @@ def test_what_cannot_be_compared_is_refused(
     seqmlm("embed", other, corpus, "--set", "fit=true").ok()
     seqmlm("embed", other, pets, "--out", index).ok()
     asked = ("embed", other, texts, "--set", f"index={index}", "--neighbours", 2)
-    seqmlm(*asked, "--set", "normal=z").refused(2, "vectors with normal raw")
+    seqmlm(*asked, "--set", "normal=z").refused(2, "with normal raw")
     assert "neighbours 2" in seqmlm(*asked, "--out", tmp_path / "n.jsonl").ok().err
 
 

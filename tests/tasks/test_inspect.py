@@ -83,4 +83,4 @@ def test_meanings_are_those_of_the_docstring() -> None:
     assert (delimiter.default, delimiter.meaning.partition(".")[0]) == (None, "one character")
     logs = next(one for one in formats("logs") if one.name == "auto")
     held = next(option for option in logs.options if option.name == "max_held")
-    assert held.meaning.startswith("most sessions open at a time, and most lines")
+    assert held.meaning.startswith("maximum number of open sessions, and of the lines")

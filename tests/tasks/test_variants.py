@@ -266,7 +266,7 @@ def test_bad_input(variants: Callable[..., Finished], measured: Path, tmp_path: 
         variants(*given).refused(code, told)
     done = variants(outside, "--on-error", "skip")
     assert (done.code, len(done.out.splitlines())) == (0, 1)
-    assert "1 Q99W: 99 is outside the wild type, which has residues 1 to 22" in done.err
+    assert "1 × Q99W: 99 is outside the wild type, which has residues 1 to 22" in done.err
 
 
 def test_a_model_of_another_field(seqmlm: Run, wildtype: Path, measured: Path, tmp_path: Path):

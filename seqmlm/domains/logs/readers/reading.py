@@ -139,7 +139,7 @@ class Reading:
         step: distance from one window to the next, in the same kind; None for windows without overlap.
         session_gap: pause that ends a session ("30m", or seconds); None: it lasts until the end of the file.
             For a live standard input, our own clock measures it too, and None means one minute.
-        max_open, max_held: most open sessions, and most lines of all of them together. Beyond that, the
+        max_open, max_held: maximum number of open sessions, and of the lines in all of them. Beyond that, the
             session that was idle longest ends, with a note.
         max_session: most lines in one session's record; more lines make another record.
         multiline: with "auto", lines without the format's header join the message before them, if they are

@@ -328,7 +328,8 @@ class Limits:
     Args:
         gap: seconds without a line after which it ends; None: only the end of the file ends it.
         idle: the same by our own clock for a live input, checked when it pauses; None for files.
-        max_open: most open sessions. If there are more, the session that was idle longest ends, with a note.
+        max_open: maximum number of open sessions. If there are more, the session that was idle longest ends,
+            with a note.
         max_held: most lines of all open sessions together; the same rule applies.
         max_lines: most lines of one session. More lines make another record with the same id.
     """
