@@ -12,9 +12,9 @@ MEMBERS = {"Task": 16, "Level": 18, "Units": 18, "Field": 20}  # 16, 18, 18, 20
 PRIVACY_FILES = 49
 PRIVACY_OPTIONS = {"cli/data.py"}
 """Files of commands that have an option --sensitive, and know nothing else of privacy."""
-LOADED_LINES = {"score": 8_920, "structure": 8_710, "embed": 8_120, "train": 17_870, "finetune": 17_760}
+LOADED_LINES = {"score": 8_920, "structure": 8_710, "embed": 8_120, "train": 17_940, "finetune": 17_760}
 """Lines of code, without docstrings, comments and empty lines: a limit must not make docstrings terse."""
-REACHABLE_LINES = {"score": 16_060, "structure": 14_640, "embed": 13_810, "train": 19_160, "finetune": 18_510}
+REACHABLE_LINES = {"score": 16_080, "structure": 14_640, "embed": 13_830, "train": 19_230, "finetune": 18_510}
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15
 WATCH_LINES = 2_710

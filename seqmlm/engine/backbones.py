@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from seqmlm.engine import foreign
-from seqmlm.engine.shapes import ModelConfig, settings_of
+from seqmlm.engine.shapes import BIASED, ModelConfig, settings_of
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import SeqmlmError, StateError, UsageError
 
@@ -71,7 +71,7 @@ def build(
         )
     )
     bias = model.decoder.bias
-    if config.initialization != "modernbert.v1" and frequencies is not None and bias is not None:
+    if config.initialization in BIASED and frequencies is not None and bias is not None:
         occurring = np.flatnonzero(frequencies)
         with torch.no_grad():
             bias[torch.from_numpy(occurring)] = torch.from_numpy(np.log(frequencies[occurring])).float()

@@ -71,7 +71,13 @@ INITIALIZATIONS: dict[str, str] = {
     "modernbert.v1": "truncated normal of scale .02",
     "unigram.v1": "the same; the decoder's bias is the log frequency of a token in the training split",
     "scaled.v1": "truncated normal of scale 1 / sqrt(hidden), and that bias",
+    "neighbours.v1": "as modernbert.v1, with embeddings from the neighbours of tokens in the training split",
+    "unigram_neighbours.v1": "as unigram.v1, with the embeddings of neighbours.v1",
 }
+BIASED = frozenset({"unigram.v1", "scaled.v1", "unigram_neighbours.v1"})
+"""Initializations that set the decoder's bias to the log frequencies of tokens."""
+FROM_NEIGHBOURS = frozenset({"neighbours.v1", "unigram_neighbours.v1"})
+"""Initializations that take embeddings from the neighbours of tokens."""
 
 _RESERVED = word_list("vocab_size pad_token_id bos_token_id eos_token_id cls_token_id sep_token_id")
 
@@ -89,7 +95,9 @@ class ModelConfig:
         layers: which tokens each layer attends to. "nearby" gives cheap scores if units depend on their
             neighbours. Structure between units far apart needs "mixed" or "everywhere". The
             published ModernBERT has "modernbert".
-        initialization: initial weights of a new model: "modernbert", "unigram" or "scaled".
+        initialization: initial weights of a new model: "modernbert", "unigram", "scaled", "neighbours" or
+            "unigram_neighbours". The last two compute embeddings from the neighbours of tokens in the data,
+            which shortens the training.
         overrides: other settings: fields of `transformers.ModernBertConfig`, or of
             `seqmlm.engine.linear.Penalty` for a linear model.
 

@@ -33,7 +33,7 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
 from seqmlm.engine.packing import PackedRow, RowDataset, RowPlanner
 from seqmlm.engine.pseudolikelihood import AlignedSequences, LinearLoop, prepare
-from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
+from seqmlm.engine.shapes import FROM_NEIGHBOURS, LAYERS, PATTERN_KEYS
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.bits import (
     BitsReport,
@@ -51,6 +51,7 @@ from seqmlm.tokenizers.base import Growing
 from seqmlm.tracking import TrackedRun
 from seqmlm.training.config import PretrainConfig
 from seqmlm.training.corpus import Corpus
+from seqmlm.training.neighbour_embeddings import set_neighbour_embeddings
 from seqmlm.training.objective import BEST, Best, Evaluate, Objective
 from seqmlm.training.observers import Console, Recorder
 from seqmlm.training.resume import CHECKPOINTS
@@ -103,6 +104,8 @@ class Training(Objective):
             return _initial_model(model.init, tokenizer)
         space, inputs = tokenizer.space, channels_of(tokenizer.channels)
         body = build(model, space, unigram(self.corpus.token_counts, space))
+        if model.initialization in FROM_NEIGHBOURS:
+            set_neighbour_embeddings(body.get_input_embeddings().weight, self.corpus.train, space)
         channels = InputChannels(inputs, body.get_input_embeddings().embedding_dim) if inputs else None
         return MaskedRows(body, space, probability="ordinary", channels=channels)
 
