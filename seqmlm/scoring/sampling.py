@@ -26,7 +26,7 @@ ENOUGH_ROWS = 1_000
 """Rows that a training uses to calibrate a mode, if time allows. They guarantee rates of .001."""
 
 ENOUGH_RECORDS = 50
-"""Minimum number of records for `ENOUGH_ROWS` rows, because rows of few records are alike."""
+"""Minimum number of records for `ENOUGH_ROWS` rows, because rows from the same record are alike."""
 
 _MANY_RECORDS = 200  # number of records that share a limit, if single rows can be drawn
 _NEIGHBOURS = 20  # rows that are drawn together if one pass of the model covers them

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _audit(records: Iterator[Record], problems: Problems) -> dict[str, Any]:
-    """The numbers of subjects, visits, events and codes, without counts of few people."""
+    """The numbers of subjects, visits, events and codes. Counts below the privacy limit are withheld."""
     from seqmlm.domains.ehr.audit import audit
 
     figures = audit(records, problems)

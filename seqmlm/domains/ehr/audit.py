@@ -87,7 +87,7 @@ class _Tally:
     def _vocabulary_events(self) -> Counter[str]:
         """The number of events of each vocabulary.
 
-        Vocabularies of few people are added together, because their names can be errors or names of people.
+        Vocabularies that few people have are added together: their names can be errors or names of people.
         """
         events_by_name: Counter[str] = Counter()
         for name, events in self.vocabularies.items():

@@ -207,8 +207,8 @@ class _UnitMixtures:
     def _describe(self, code: str, sensitive: bool) -> str:
         """The text about a code: its units with their counts.
 
-        If the data are sensitive, units of few subjects are not named. If all units are of few subjects, the
-        text is "".
+        If the data are sensitive, units that few subjects have are not named. The text is "" if no
+        other unit is left.
         """
         units = sorted(self._counts[code].items(), key=lambda pair: (-pair[1][0], pair[0]))
         if not sensitive:

@@ -196,7 +196,7 @@ _PLACES = frozenset(
 )
 """Names in lower case for the place where a line was written, which changes with each deployment."""
 
-_SHORT = 64  # most characters of a value that may be one of few; longer values are texts, such as traces
+_SHORT = 64  # maximum length of a categorical value in characters; longer values are texts, such as traces
 
 
 def read_objects(batches: Iterator[Lines]) -> Iterator[list[JsonRow]]:
